@@ -1,0 +1,1 @@
+"""Development aids: servers and scratch homes for tests, the demo and the benchmarks. Not shipped."""

@@ -1,0 +1,154 @@
+"""What landed in a bucket, against what the asset events carried: nothing lost, no repeat unexplained."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from devtools.airflow_metadata import AssetEvent
+
+
+UNCOMMITTED_AT_MOST = 30.0
+"""Seconds after which a delivery must have been committed, so that no interruption makes it come again."""
+
+
+class Version(NamedTuple):
+    """One version of an object; every version's content is its own here, and so is its etag."""
+
+    key: str
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """An end of the watcher.
+
+    :param kind: what ended it
+    :param began: when it was ordered
+    :param ended: when the watcher was gone for certain
+    """
+
+    kind: str
+    began: datetime
+    ended: datetime
+
+
+class Repeat(NamedTuple):
+    """A delivery of something that had been delivered before.
+
+    :param id: of the change
+    :param at: when it came again
+    :param age: seconds from the delivery before to the interruption that made it come again; None if there
+        was no interruption between the two
+    """
+
+    id: str
+    at: datetime
+    age: float | None
+
+
+class Ledger:
+    """Writes objects, reads events, and compares.
+
+    :param client: of S3
+    :param bucket: where objects are put
+    """
+
+    def __init__(self, client: Any, bucket: str) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._current: dict[str, Version] = {}
+        self._ids: dict[Version, set[str]] = defaultdict(set)
+        self.landed: list[Version] = []
+        self.appearances: dict[str, list[datetime]] = defaultdict(list)
+        self.events = 0
+
+    def put(self, key: str, body: bytes) -> Version:
+        """Put an object, and write down that it landed."""
+        answer = self._client.put_object(Bucket=self._bucket, Key=key, Body=body)
+        version = Version(key, answer["ETag"].strip('"'))
+        self.landed.append(version)
+        self._current[key] = version
+        return version
+
+    def record(self, events: Iterable[AssetEvent]) -> None:
+        """Write down what further events carried."""
+        for event in events:
+            self.events += 1
+            for change in event.changes:
+                self._ids[Version(change["key"], change["etag"])].add(change["id"])
+                self.appearances[change["id"]].append(event.timestamp)
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The keys of all objects, in the order in which they were first put."""
+        return list(self._current)
+
+    @property
+    def delivered(self) -> set[Version]:
+        """The versions that at least one event carried."""
+        return set(self._ids)
+
+    @property
+    def missing(self) -> list[Version]:
+        """The versions that no event carried."""
+        return [each for each in self.landed if each not in self._ids]
+
+    @property
+    def lost(self) -> list[Version]:
+        """The missing versions that are still there."""
+        return [each for each in self.missing if self._current[each.key] == each]
+
+    @property
+    def superseded(self) -> list[Version]:
+        """The missing versions that were overwritten before they were read, if ever: nobody promised those."""
+        return [each for each in self.missing if self._current[each.key] != each]
+
+    def repeats(self, interruptions: Sequence[Interruption]) -> list[Repeat]:
+        """Return every delivery of something that had been delivered before, in no particular order."""
+        pairs = (
+            (change, *pair) for change, times in self.appearances.items() for pair in pairwise(sorted(times))
+        )
+        return [Repeat(change, again, _age(first, again, interruptions)) for change, first, again in pairs]
+
+    def faults(self, interruptions: Sequence[Interruption]) -> dict[str, list[str]]:
+        """Return the keys of all that should not be, by what is wrong with them; empty if nothing is."""
+        odd = {
+            each.id
+            for each in self.repeats(interruptions)
+            if each.age is None or each.age > UNCOMMITTED_AT_MOST
+        }
+        found = {
+            "lost": [each.key for each in self.lost],
+            "repeated without cause": [each.key for each, ids in self._ids.items() if ids & odd],
+            "with more than one id": [each.key for each, ids in self._ids.items() if len(ids) > 1],
+            "never landed": [each.key for each in self._ids.keys() - set(self.landed)],
+        }
+        return {fault: sorted(keys) for fault, keys in found.items() if keys}
+
+
+def _age(first: datetime, again: datetime, interruptions: Iterable[Interruption]) -> float | None:
+    between = [each for each in interruptions if each.ended >= first and each.began <= again]
+    if not between:
+        return None
+    return max(0.0, (min(each.began for each in between) - first).total_seconds())
+
+
+def listed(keys: Sequence[str]) -> str:
+    """Name a few of many keys, the odd ones as Python writes them."""
+    shown = [key if re.fullmatch(r"[\w./-]+", key, re.ASCII) else repr(key) for key in keys]
+    if len(shown) > 3:
+        shown = [*shown[:2], "…", shown[-1]]
+    return ", ".join(shown)
+
+
+def table(rows: Iterable[tuple[str, int, str]]) -> str:
+    """Return rows of a name, a number and a note as aligned lines."""
+    return "\n".join(f"  {name:<24}{number:>5}   {note}".rstrip() for name, number, note in rows)

@@ -1,0 +1,106 @@
+"""Read and set a watermark by hand: in a task, a trigger or a test."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from airflow.providers.watermark.exceptions import ConfigurationError, StateError, WatermarkConflictError
+from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey, configured_store
+from airflow.providers.watermark.watermark import WatermarkState
+
+if TYPE_CHECKING:
+    from airflow.providers.watermark.position import Position
+    from airflow.sdk import Asset
+
+__all__ = ["AssetWatermark"]
+
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class AssetWatermark:
+    """
+    The watermark of an asset.
+
+    Each method has an ``a...`` form for asynchronous code; the others must not be called while an event
+    loop runs in the same thread.
+
+    :param asset_name: The watched asset.
+    :param namespace: By default the watcher's short name.
+    :param key: By default a digest of what is watched; :meth:`of` finds it.
+    """
+
+    asset_name: str
+    namespace: str
+    key: str
+
+    @classmethod
+    def of(cls, asset: Asset) -> Self:
+        """
+        Find the watermark of an asset with one of our watchers.
+
+        :raises ConfigurationError: It has none, or several.
+        """
+        keys = {
+            key
+            for watcher in asset.watchers
+            if isinstance(key := getattr(watcher.trigger, "key", None), WatermarkKey)
+        }
+        if len(keys) != 1:
+            msg = f"asset {asset.name!r} has {len(keys)} watermark watchers; name the watermark's key"
+            raise ConfigurationError(msg)
+        return cls(*keys.pop())
+
+    async def aget_value(self, store: BaseWatermarkStore | None = None) -> Position | None:
+        """
+        Read the low watermark: an inclusive cut, everything at or before it has been delivered.
+
+        :param store: By default the configured store.
+        :return: ``None`` if no watermark is stored.
+        :raises StoreError: It cannot be found out.
+        :raises StateError: What is stored cannot be used.
+        """
+        value = await (store or configured_store()).load(self._store_key)
+        return None if value is None else WatermarkState.from_wire(value).low
+
+    async def aset_value(self, value: Position, store: BaseWatermarkStore | None = None) -> None:
+        """
+        Set the low watermark, which is a rewind: what comes after it is delivered, again if need be.
+
+        A running watcher adopts it with its next poll.
+
+        :param value: The new cut, inclusive.
+        :param store: By default the configured store.
+        :raises StateError: No watermark is stored, or it cannot be used, or has another type of position.
+        :raises StoreError: The store does not answer.
+        """
+        store = store or configured_store()
+        for attempt in range(_TRIES):
+            stored = await store.load(self._store_key)
+            if stored is None:
+                msg = f"no watermark {'/'.join(self._store_key)} is stored, so there is nothing to rewind"
+                raise StateError(msg)
+            wire = WatermarkState.from_wire(stored).rewind(value).to_wire()
+            try:
+                await store.save(
+                    self._store_key, {**wire, "revision": wire["revision"] + 1}, expected=wire["revision"]
+                )
+            except WatermarkConflictError:
+                if attempt == _TRIES - 1:
+                    raise
+            else:
+                return
+
+    def get_value(self) -> Position | None:
+        """Read the low watermark; see :meth:`aget_value`."""
+        return asyncio.run(self.aget_value())
+
+    def set_value(self, value: Position) -> None:
+        """Set the low watermark; see :meth:`aset_value`."""
+        asyncio.run(self.aset_value(value))
+
+    @property
+    def _store_key(self) -> WatermarkKey:
+        return WatermarkKey(self.asset_name, self.namespace, self.key)

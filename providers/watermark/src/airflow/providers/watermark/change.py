@@ -1,0 +1,119 @@
+"""What a source reports: changes, the pages they come in, and how far the source is settled."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Self
+
+from airflow.providers.watermark.position import Position, encode_position, floor_timestamp
+
+__all__ = ["Change", "HighWatermark", "Page", "digest"]
+
+
+def digest(*parts: str) -> str:
+    """
+    Make a short name of some texts: 8 bytes of BLAKE2b, as 11 characters of URL-safe base64.
+
+    :param parts: Any texts; where one ends and the next begins makes a difference.
+    """
+    hasher = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        data = part.encode()
+        hasher.update(len(data).to_bytes(4, "big") + data)
+    return base64.urlsafe_b64encode(hasher.digest()).decode("ascii").rstrip("=")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """
+    One new or changed thing in a source.
+
+    :param identity: What changed, the same for all versions of it: an object key, a primary key.
+    :param version: Which version of it this is: an etag, a generation, a row digest.
+    :param position: Where the change stands in the source's own order.
+    :param detail: What a consumer is told of it: strict JSON.
+    :param place: Where the change stands in the watcher's *reading* order, as a position; ``None`` means by
+        identity, as in a listing by key.
+    """
+
+    identity: str
+    version: str
+    position: Position
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    place: Position | None = None
+
+    @cached_property
+    def id(self) -> str:
+        """The same for the same version of the same thing, whenever and by whomever it is read."""
+        position = encode_position(self.position)
+        return digest(self.identity, self.version, position["type"], position["value"] or "")
+
+    @property
+    def cursor(self) -> Position:
+        """The place of this change in the reading order."""
+        return self.identity if self.place is None else self.place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """
+    A part of a reading.
+
+    :param changes: In reading order; it may hold old news, which the base drops.
+    :param cursor: How far the reading has come with this page, inclusive: everything in the source at or
+        before it has been read. ``None`` means the last change's cursor.
+    """
+
+    changes: Sequence[Change]
+    cursor: Position | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HighWatermark:
+    """
+    What a source says of itself right before it is read.
+
+    :param bound: The settled bound, inclusive: nothing at or before it can still appear, but for ``late``.
+    :param due: Changes at or after it wait for a later sweep (exclusive bound); ``None``: nothing waits.
+    :param future: Waiting changes at or after it are reported as future-dated; ``None``: no such report.
+    :param late: Identities that may still appear with an old position, each with the earliest position it
+        can have: uploads in progress.
+    :param step: The distance between two neighbouring positions, for sources of timestamps.
+    """
+
+    bound: Position
+    due: Position | None = None
+    future: Position | None = None
+    late: Mapping[str, datetime] = field(default_factory=dict)
+    step: timedelta = timedelta(microseconds=1)
+
+    @classmethod
+    def from_clock(
+        cls,
+        now: datetime,
+        *,
+        late_arrival: float,
+        step: timedelta,
+        late: Mapping[str, datetime] | None = None,
+    ) -> Self:
+        """
+        Derive the bounds from the source's own clock.
+
+        :param now: The source's clock, read **before** the source; aware.
+        :param late_arrival: Seconds, above 0, by which a change may appear after its position.
+        :param step: The coarsest precision that the source uses anywhere. What is stamped in the current
+            step can still change within it, so it waits until the step is over.
+        :param late: As above.
+        """
+        return cls(
+            bound=floor_timestamp(now - timedelta(seconds=late_arrival), step),
+            due=floor_timestamp(now, step),
+            future=floor_timestamp(now + timedelta(seconds=late_arrival), step),
+            late=late or {},
+            step=step,
+        )

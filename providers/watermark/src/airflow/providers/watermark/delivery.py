@@ -1,0 +1,304 @@
+"""
+Delivery: when a watermark may be committed.
+
+Yielding an event proves nothing: the triggerer resumes the generator at once, and another process stores
+the event a second or two later. So a state goes through three stages here. It is *in flight* once its event
+has been yielded; it is *acknowledged* once Airflow says that the event is in the metadata database (the
+shared streams' ack mode, Airflow 3.3 and later); and it is *committed*, that is saved in the store, once the
+acknowledgement has aged by ``commit_delay``.
+
+It has to age because of one hole: when the trigger's row is gone (the Dag was paused, the trigger edited)
+Airflow drops the event and acknowledges it all the same (``Trigger.submit_event``), and the cancellation of
+the trigger comes with the same answer of the supervisor, or with the next. Whoever waits is cancelled first,
+and commits nothing. Age is counted in naps that were really slept, not in time that went by: a process that
+was stopped for an hour has not aged.
+
+Acknowledgements count only as a contiguous prefix. Anything but a clean one drops all uncommitted work, and
+the watcher goes on from what the store has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from airflow.providers.watermark.exceptions import StateError, StoreError, WatermarkConflictError
+from airflow.providers.watermark.stores.base import BaseWatermarkStore, WatermarkKey
+from airflow.providers.watermark.watermark import WatermarkState
+from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+
+__all__ = ["DEFAULT_COMMIT_DELAY", "AckModeProducer", "Committer", "Emission", "StaleError"]
+
+DEFAULT_COMMIT_DELAY: Final = 5.0
+"""Seconds between the acknowledgement of an event and the commit of its watermark."""
+
+MAX_IN_FLIGHT: Final = 64
+"""Uncommitted events of one watcher; it stays far below what a subscriber's queue holds."""
+
+_NAPS: Final = 10
+
+
+class StaleError(Exception):
+    """What is in memory no longer follows from what is stored: drop it, and load again."""
+
+
+@dataclass(slots=True, eq=False)
+class Emission:
+    """
+    An event on its way, with the state that holds once it is delivered.
+
+    :param payload: The event's payload, or ``None`` if only progress is to be saved.
+    :param state: The state to commit after it.
+    :param worth_saving: Whether a state without an event is saved, or only replaces the one in memory.
+    :param acknowledged: The nap count at the acknowledgement.
+    """
+
+    payload: dict[str, Any] | None
+    state: WatermarkState
+    worth_saving: bool = True
+    acknowledged: int | None = None
+
+
+class Committer:
+    """
+    Owns the stored state of one running watcher: loads it, and commits what has been delivered.
+
+    :param make_store: Gives the store; asked at the first load, so that its errors are met there.
+    :param key: The watermark's name.
+    :param source: The fingerprint of what is watched; a stored state of another source is refused.
+    :param commit_delay: Seconds that an acknowledgement ages, above 0.
+    :param log: Where to say that saving fails, once per cause.
+    """
+
+    def __init__(
+        self,
+        make_store: Callable[[], BaseWatermarkStore],
+        key: WatermarkKey,
+        *,
+        source: Mapping[str, Any],
+        commit_delay: float,
+        log: logging.Logger | logging.LoggerAdapter[Any],
+    ) -> None:
+        self._make_store = make_store
+        self._store: BaseWatermarkStore | None = None
+        self._key = key
+        self._source = source
+        self._nap = commit_delay / _NAPS
+        self._log = log
+        self._lock = asyncio.Lock()
+        self._in_flight: deque[Emission] = deque()
+        self._moved = asyncio.Event()
+        self._stale = asyncio.Event()
+        self._naps = 0
+        self._status: Mapping[str, str] | None = None
+        self._unsure: WatermarkState | None = None
+        self.committed: WatermarkState | None = None
+        self.head: WatermarkState | None = None
+
+    async def load(self) -> WatermarkState | None:
+        """
+        Drop all uncommitted work and load what is stored.
+
+        :return: The state, or ``None`` if it is known that none is stored.
+        :raises StoreError: It cannot be found out.
+        :raises StateError: What is stored cannot be used, or belongs to another source.
+        """
+        async with self._lock:
+            self._drop()
+            self._stale.clear()
+            self._unsure = self.committed = None
+            wire = await self._load()
+            if wire is None:
+                return None
+            state = WatermarkState.from_wire(wire)
+            if state.source != self._source:
+                msg = (
+                    f"the stored watermark {'/'.join(self._key)} belongs to another source, "
+                    f"{dict(state.source)}, while this trigger watches {dict(self._source)}. Name another "
+                    "watermark_key, or reset it"
+                )
+                raise StateError(msg)
+            self._status = state.status
+            self.committed = self.head = state
+            return state
+
+    async def check(self) -> None:
+        """
+        Read the store again, to see what an operator or another triggerer changed.
+
+        A watermark that is missing or cannot be read changes nothing: what is in memory is known to be true.
+
+        :raises StaleError: Another state is stored than the one committed last.
+        """
+        async with self._lock:
+            try:
+                wire = await self._load()
+            except StoreError as error:
+                self._log.debug("The watermark could not be read again: %s", error)
+                return
+            self._settle(wire)
+            if wire is not None and (self.committed is None or wire != self.committed.to_wire()):
+                self._log.info("The stored watermark was changed by somebody else; it is adopted")
+                self._drop()
+        self._raise_if_stale()
+
+    async def create(self, state: WatermarkState) -> None:
+        """Save a first state at once."""
+        async with self._lock:
+            await self._save(state)
+            self.head = self.committed
+
+    async def report(self, status: Mapping[str, str] | None) -> None:
+        """Save the watcher's status, if there is a watermark and the store can be reached."""
+        self._status = status
+        async with self._lock:
+            if self.committed is None or self.committed.status == status:
+                return
+            try:
+                await self._save(self.committed)
+            except (StoreError, StateError) as error:
+                self._log.debug("The status could not be saved: %s", error)
+
+    async def admit(self, emission: Emission) -> None:
+        """
+        Take an event in flight, as soon as there is room.
+
+        :raises StaleError: The event follows from a state that is no longer the stored one.
+        """
+        while len(self._in_flight) >= MAX_IN_FLIGHT:
+            self._raise_if_stale()
+            self._moved.clear()
+            await self._first_of(self._moved, self._stale)
+        self._raise_if_stale()
+        self._in_flight.append(emission)
+        self.head = emission.state
+        self._moved.set()
+
+    def acknowledge(self, emission: Emission) -> None:
+        """Note that an event is stored; what is no longer in flight is ignored."""
+        emission.acknowledged = self._naps
+
+    def fail(self, emission: Emission) -> None:
+        """Note that an event may not be stored: everything uncommitted is delivered again."""
+        if emission in self._in_flight:
+            self._log.warning("Airflow did not store an event; what is not yet committed is delivered again")
+            self._drop()
+
+    async def rest(self, seconds: float) -> None:
+        """Sleep, or less if uncommitted work has to be dropped meanwhile."""
+        if seconds > 0:
+            await self._first_of(self._stale, seconds=seconds)
+
+    async def run(self) -> None:
+        """Commit for ever, each time the newest state whose acknowledgement, and all before, have aged."""
+        failure: str | None = None
+        while True:
+            if not self._in_flight:
+                self._moved.clear()
+                await self._moved.wait()
+            await asyncio.sleep(self._nap)
+            self._naps += 1
+            try:
+                await self._commit()
+            except WatermarkConflictError as error:
+                self._log.warning(
+                    "%s; the stored one is loaded, what is not yet committed comes again", error
+                )
+                self._drop()
+            except StoreError as error:
+                if failure != str(error):
+                    self._log.warning("The watermark cannot be saved: %s", error)
+                failure = str(error)
+            else:
+                failure = None
+
+    async def _commit(self) -> None:
+        async with self._lock:
+            aged = 0
+            for emission in self._in_flight:
+                if emission.acknowledged is None or self._naps - emission.acknowledged < _NAPS:
+                    break
+                aged += 1
+            if not aged:
+                return
+            emissions = self._in_flight
+            await self._save(emissions[aged - 1].state)
+            if emissions is self._in_flight:  # nothing was dropped meanwhile
+                for _ in range(aged):
+                    emissions.popleft()
+                self._moved.set()
+
+    async def _load(self) -> dict[str, Any] | None:
+        if self._store is None:
+            self._store = self._make_store()
+        return await self._store.load(self._key)
+
+    async def _save(self, state: WatermarkState) -> None:
+        if self._store is None:
+            self._store = self._make_store()
+        if self._unsure is not None:
+            self._settle(await self._store.load(self._key))
+        revision = 0 if self.committed is None else self.committed.revision
+        state = replace(state, revision=revision + 1, status=self._status)
+        self._unsure = state
+        await self._store.save(self._key, state.to_wire(), expected=revision or None)
+        self.committed, self._unsure = state, None
+
+    def _settle(self, wire: dict[str, Any] | None) -> None:
+        """Find out whether a save that failed has happened all the same."""
+        if self._unsure is not None and wire == self._unsure.to_wire():
+            self.committed = self._unsure
+        self._unsure = None
+
+    def _drop(self) -> None:
+        self._in_flight = deque()
+        if self.head is not None:
+            self.head = None
+            self._stale.set()
+        self._moved.set()
+
+    def _raise_if_stale(self) -> None:
+        if self._stale.is_set():
+            self._stale.clear()
+            raise StaleError
+
+    @staticmethod
+    async def _first_of(*events: asyncio.Event, seconds: float | None = None) -> None:
+        tasks = [asyncio.ensure_future(event.wait()) for event in events]
+        try:
+            await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+class AckModeProducer(SharedStreamProducer):
+    """
+    Connects a watcher to a shared stream in ack mode.
+
+    :param emissions: The watcher at work.
+    :param committer: Commits what is delivered of it.
+    """
+
+    def __init__(self, emissions: AsyncGenerator[Emission, None], committer: Committer) -> None:
+        self._emissions = emissions
+        self._committer = committer
+
+    async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any] | None, Emission]]:
+        """Yield each emission's payload, and the emission as what is to be acknowledged."""
+        async with aclosing(self._emissions) as emissions:
+            async for emission in emissions:
+                yield emission.payload, emission
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Note how events were resolved. Saving is left to the committer: one pump serves all events."""
+        for item in batch:
+            if item.outcome.is_clean:
+                self._committer.acknowledge(item.broker_payload)
+            else:
+                self._committer.fail(item.broker_payload)

@@ -1,0 +1,264 @@
+"""
+Event payloads: how they are built, and how a consumer reads them.
+
+An event carries strict JSON. One Dag run may get many events, in any order, some of them repeated after a
+crash; consumers do not parse them by hand but call :func:`read_changes`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from airflow.providers.watermark.change import Change, digest
+from airflow.providers.watermark.exceptions import EventError
+from airflow.providers.watermark.position import Position, encode_position, parse_timestamp
+
+if TYPE_CHECKING:
+    from airflow.sdk import Asset
+
+__all__ = ["EVENT_VERSION", "Batch", "DeliveredChange", "ObjectChange", "read_changes"]
+
+EVENT_VERSION: Final = 1
+
+log = logging.getLogger(__name__)
+
+
+class Batch:
+    """
+    Collects changes for one event, as many as its limits allow.
+
+    :param watcher: The watcher's short name.
+    :param source: What it watches, for people.
+    :param low: The sweep's low watermark.
+    :param high: The sweep's high watermark.
+    :param epoch: The watermark's epoch.
+    :param max_changes: The most changes that an event may carry, at least 1.
+    :param max_bytes: The most bytes of JSON that an event may have; one change always fits.
+    :ivar changes: What was added since the last event.
+    """
+
+    def __init__(
+        self,
+        *,
+        watcher: str,
+        source: str,
+        low: Position,
+        high: Position,
+        epoch: int,
+        max_changes: int,
+        max_bytes: int,
+    ) -> None:
+        self._watermark: dict[str, Any] = {
+            "version": EVENT_VERSION,
+            "event_id": digest(),
+            "epoch": epoch,
+            "watcher": watcher,
+            "source": source,
+            "low": encode_position(low),
+            "high": encode_position(high),
+        }
+        self._max_changes = max_changes
+        self._max_bytes = max_bytes
+        # The largest count takes as many digits as max_changes has.
+        self._empty_bytes = _json_size({"watermark": self._watermark, "count": max_changes, "changes": []})
+        self._clear()
+
+    def _clear(self) -> None:
+        self.changes: list[dict[str, Any]] = []
+        self._bytes = self._empty_bytes
+
+    def add(self, change: Change) -> bool:
+        """
+        Add a change.
+
+        :return: Whether it was added: ``False`` if there is no room for it beside the others.
+        :raises EventError: Its detail is not strict JSON; the message names the change.
+        """
+        entry = {"id": change.id, **change.detail}
+        try:
+            size = _json_size(entry) + len(", ")
+        except (TypeError, ValueError) as error:
+            msg = f"the detail of change {change.identity!r} is not strict JSON: {error}"
+            raise EventError(msg) from error
+        full = len(self.changes) >= self._max_changes or self._bytes + size > self._max_bytes
+        if full and self.changes:
+            return False
+        self.changes.append(entry)
+        self._bytes += size
+        return True
+
+    def close(self) -> dict[str, Any] | None:
+        """Give the event's payload, or ``None`` without changes; and begin a new batch."""
+        changes = self.changes
+        if not changes:
+            return None
+        self._clear()
+        return {
+            "watermark": {
+                **self._watermark,
+                "event_id": digest("batch", *(change["id"] for change in changes)),
+            },
+            "count": len(changes),
+            "changes": changes,
+        }
+
+
+def _json_size(value: object) -> int:
+    """Count the bytes of strict JSON; what a database or another process would refuse raises here."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    text.encode()  # a lone surrogate raises UnicodeEncodeError, a ValueError
+    return len(text) if text.isascii() else len(json.dumps(value))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeliveredChange:
+    """
+    A change as a consumer gets it.
+
+    Over several runs, tell repeats by (``epoch``, ``id``): a repeat after a crash has both the same, while
+    a rewind delivers again on purpose, in a higher epoch.
+
+    :param id: Names this version of this thing, whenever it is delivered.
+    :param epoch: The watermark's epoch when it was delivered.
+    :param event_id: The event that carried it.
+    :param detail: What the watcher told of it, as JSON.
+    """
+
+    id: str
+    epoch: int
+    event_id: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_wire(cls, watermark: Mapping[str, Any], entry: Mapping[str, Any]) -> Self:
+        """Read one entry of an event's ``changes``."""
+        return cls(
+            id=entry["id"],
+            epoch=watermark["epoch"],
+            event_id=watermark["event_id"],
+            detail={name: value for name, value in entry.items() if name != "id"},
+        )
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """What changes of one kind are sorted by, oldest first."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectChange(DeliveredChange):
+    """
+    A new or overwritten object in a bucket.
+
+    :param bucket: The bucket's name.
+    :param key: The object's key, exactly as the store has it.
+    :param uri: ``s3://bucket/key``, the key not quoted.
+    :param size: Bytes.
+    :param etag: The store's entity tag, without quotes; a change token, not always an MD5.
+    :param last_modified: When the store says it was written; aware, in UTC. For a multipart upload to S3
+        that is the moment when the upload was begun.
+    """
+
+    bucket: str
+    key: str
+    uri: str
+    size: int
+    etag: str
+    last_modified: datetime
+
+    @classmethod
+    def from_wire(cls, watermark: Mapping[str, Any], entry: Mapping[str, Any]) -> Self:
+        """Read one entry of an event's ``changes``."""
+        scheme, _, rest = watermark["source"].partition("://")
+        bucket = rest.partition("/")[0]
+        key = entry["key"]
+        return cls(
+            id=entry["id"],
+            epoch=watermark["epoch"],
+            event_id=watermark["event_id"],
+            detail={name: value for name, value in entry.items() if name != "id"},
+            bucket=bucket,
+            key=key,
+            uri=f"{scheme}://{bucket}/{key}",
+            size=entry["size"],
+            etag=entry["etag"],
+            last_modified=parse_timestamp(entry["last_modified"]),
+        )
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Objects are sorted by time, then by key."""
+        return (self.last_modified, self.key)
+
+
+_TYPES: Final[Mapping[str, type[DeliveredChange]]] = {"s3": ObjectChange}
+
+
+def read_changes(triggering_asset_events: Mapping[Any, Sequence[Any]] | None, asset: Asset) -> list[Any]:
+    """
+    Read all changes that this Dag run was started with.
+
+    Events of the asset that do not come from a watermark trigger (made by hand in the UI, say) carry no
+    changes; they are passed over, with a line in the log.
+
+    :param triggering_asset_events: The task's ``triggering_asset_events``, as it is; ``None`` or empty (a
+        manual or a scheduled run) gives no changes.
+    :param asset: The watched asset.
+    :return: :class:`ObjectChange` objects for object stores, :class:`DeliveredChange` objects for other
+        watchers; each change once, in its newest epoch, oldest first.
+    :raises EventError: An event is damaged, carries a window of rows rather than changes, or was written
+        by a newer release.
+    """
+    changes: dict[str, DeliveredChange] = {}
+    for payload in sorted(_payloads(triggering_asset_events, asset), key=_payload_order):
+        watermark = payload["watermark"]
+        if "changes" not in payload:
+            msg = f"event {watermark.get('event_id')} of asset {asset.name!r} carries a window, not changes"
+            raise EventError(msg)
+        kind = _TYPES.get(watermark["watcher"], DeliveredChange)
+        try:
+            for entry in payload["changes"]:
+                change = kind.from_wire(watermark, entry)
+                changes[change.id] = change  # later epochs replace earlier ones
+        except (KeyError, TypeError, ValueError) as error:
+            msg = f"event {watermark.get('event_id')} of asset {asset.name!r} is damaged: {error!r}"
+            raise EventError(msg) from error
+    return sorted(changes.values(), key=lambda change: change.order)
+
+
+def _payload_order(payload: Mapping[str, Any]) -> tuple[int, str]:
+    # Within an epoch the order of events does not matter to what is read; fixing it makes runs repeatable.
+    watermark = payload["watermark"]
+    return (watermark["epoch"], watermark["event_id"])
+
+
+def _payloads(events: Mapping[Any, Iterable[Any]] | None, asset: Asset) -> Iterator[Mapping[str, Any]]:
+    """Find the payloads of our own events of an asset."""
+    try:
+        found = list(events[asset]) if events else []
+    except KeyError:
+        found = []
+    for event in found:
+        extra = event.extra or {}
+        payload: Any = extra.get("payload") if extra.get("from_trigger") else None
+        match payload:
+            case {
+                "watermark": {"version": int(version), "epoch": int(), "event_id": str(), "watcher": str()}
+            }:
+                if version > EVENT_VERSION:
+                    msg = (
+                        f"asset {asset.name!r} has an event of version {version}, this release reads up to "
+                        f"{EVENT_VERSION}: upgrade airflow-provider-watermark on the workers"
+                    )
+                    raise EventError(msg)
+                yield payload
+            case {"watermark": _}:
+                msg = f"an event of asset {asset.name!r} is damaged: {payload['watermark']!r}"
+                raise EventError(msg)
+            case _:
+                log.info("An event of asset %r is not from a watermark trigger; passed over", asset.name)

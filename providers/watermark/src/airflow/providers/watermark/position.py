@@ -1,0 +1,240 @@
+"""
+Positions: where a change stands in its source's own order, and how that is stored without loss.
+
+A position is a plain Python value of one of the types below. Positions of one type are totally ordered;
+positions of two types have no order, and comparing them is an error that names both. On the wire a
+position is ``{"type": ..., "value": ...}``.
+
+===================  ==========================================  ==============================
+type                 Python value                                wire value
+===================  ==========================================  ==============================
+``beginning``        :data:`BEGINNING`, before everything        ``null``
+``timestamp``        aware :class:`datetime.datetime`            ISO 8601 in UTC, ``...Z``
+``naive-timestamp``  naive :class:`datetime.datetime`            ISO 8601 without an offset
+``date``             :class:`datetime.date`                      ISO 8601
+``integer``          :class:`int`                                decimal digits
+``decimal``          finite :class:`decimal.Decimal`             its exact text, scale kept
+``float``            finite :class:`float`                       :func:`repr`, which round-trips
+``string``           :class:`str`, code-point order              the text
+``bytes``            :class:`bytes`                              base64
+``uuid``             :class:`uuid.UUID`, order of its integer    the canonical text
+===================  ==========================================  ==============================
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+from uuid import UUID
+
+from airflow.providers.watermark.exceptions import PositionTypeError, StateError
+
+__all__ = [
+    "BEGINNING",
+    "Position",
+    "decode_position",
+    "encode_position",
+    "floor_timestamp",
+    "is_after",
+    "parse_timestamp",
+    "position_type",
+]
+
+
+class _Beginning:
+    """The position before every other one, of whatever type."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "BEGINNING"
+
+    def __reduce__(self) -> str:
+        return "BEGINNING"
+
+
+BEGINNING: Final = _Beginning()
+
+Position = datetime | date | int | float | Decimal | str | bytes | UUID | _Beginning
+
+
+def position_type(value: object) -> str:  # noqa: C901 - a table, spelled as a match
+    """
+    Name the wire type of a position.
+
+    :param value: Any value.
+    :raises PositionTypeError: The value is no position: another type, NaN or infinity, or a string that is
+        no valid Unicode.
+    """
+    match value:
+        case _Beginning():
+            return "beginning"
+        case datetime():  # before date: a datetime is a date, too
+            return "naive-timestamp" if value.utcoffset() is None else "timestamp"
+        case date():
+            return "date"
+        case bool():  # before int: a bool is an int, too
+            pass
+        case int():
+            return "integer"
+        case Decimal() if value.is_finite():
+            return "decimal"
+        case float() if math.isfinite(value):
+            return "float"
+        case str() if value.isascii() or _is_unicode(value):
+            return "string"
+        case bytes():
+            return "bytes"
+        case UUID():
+            return "uuid"
+    msg = f"{value!r} ({type(value).__name__}) is no position: it has no place in a total order"
+    raise PositionTypeError(msg)
+
+
+def is_after(position: Position, other: Position) -> bool:
+    """
+    Tell whether ``position`` comes after ``other``, strictly.
+
+    :raises PositionTypeError: The two are of different types; the message names both.
+    """
+    if other is BEGINNING:
+        return position is not BEGINNING
+    if position is BEGINNING:
+        return False
+    if type(position) is not type(other):
+        require_same_type(position, other)
+    try:
+        return position > other  # type: ignore[operator]
+    except TypeError:  # an aware and a naive datetime
+        require_same_type(position, other)
+        raise
+
+
+def require_same_type(position: Position, other: Position) -> None:
+    """
+    Check that two positions have a common order.
+
+    :raises PositionTypeError: They have none; the message names both.
+    """
+    one, two = position_type(position), position_type(other)
+    if one != two:
+        msg = (
+            f"position {position!r} is a {one}, but {other!r} is a {two}: they have no common order. If the "
+            "source's type changed, reset the stored watermark"
+        )
+        raise PositionTypeError(msg)
+
+
+def encode_position(value: Position) -> dict[str, Any]:
+    """
+    Give the JSON form of a position.
+
+    :param value: A position.
+    :return: ``{"type": str, "value": str | None}``; equal positions of one type give equal forms, except
+        for decimals, which keep their scale.
+    :raises PositionTypeError: The value is no position.
+    """
+    kind = position_type(value)
+    text: str | None
+    match value:
+        case _Beginning():
+            text = None
+        case datetime():
+            text = format_timestamp(value)
+        case date():
+            text = value.isoformat()
+        case bytes():
+            text = base64.b64encode(value).decode("ascii")
+        case float():
+            text = repr(value)
+        case _:
+            text = str(value)
+    return {"type": kind, "value": text}
+
+
+def decode_position(wire: object) -> Position:
+    """
+    Read a position from its JSON form.
+
+    :param wire: What :func:`encode_position` gave.
+    :raises StateError: It is something else.
+    """
+    match wire:
+        case {"type": "beginning"}:
+            return BEGINNING
+        case {"type": str(kind), "value": str(text)} if kind in _DECODERS:
+            try:
+                value = _DECODERS[kind](text)
+                if position_type(value) == kind:
+                    return value
+            except (
+                ValueError,
+                ArithmeticError,
+                binascii.Error,
+                InvalidOperation,
+                PositionTypeError,
+            ) as error:
+                msg = f"{text!r} is no {kind} position"
+                raise StateError(msg) from error
+    msg = f"{wire!r} is no stored position"
+    raise StateError(msg)
+
+
+def format_timestamp(value: datetime) -> str:
+    """Write a timestamp as ISO 8601: an aware one in UTC with a ``Z``, a naive one without an offset."""
+    if value.utcoffset() is None:
+        return value.isoformat()
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def parse_timestamp(text: str) -> datetime:
+    """
+    Read an aware timestamp from ISO 8601 text.
+
+    :param text: With an offset or ``Z``; naive text is refused rather than guessed.
+    :return: The instant in UTC.
+    :raises ValueError: It is not such a text.
+    """
+    value = datetime.fromisoformat(text)
+    if value.utcoffset() is None:
+        msg = f"{text!r} has no UTC offset"
+        raise ValueError(msg)
+    return value.astimezone(UTC)
+
+
+def floor_timestamp(value: datetime, step: timedelta) -> datetime:
+    """
+    Round an aware timestamp down to a multiple of ``step`` since the epoch.
+
+    :param value: An aware timestamp.
+    :param step: The precision to round to, above 0.
+    :return: The greatest multiple at or before ``value``, in UTC.
+    """
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    return epoch + (value - epoch) // step * step
+
+
+def _is_unicode(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate: no JSON, no database and no bucket can hold it
+        return False
+    return True
+
+
+_DECODERS: Final[Mapping[str, Callable[[str], Position]]] = {
+    "timestamp": parse_timestamp,
+    "naive-timestamp": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "integer": int,
+    "decimal": Decimal,
+    "float": float,
+    "string": str,
+    "bytes": lambda text: base64.b64decode(text, validate=True),
+    "uuid": UUID,
+}

@@ -1,0 +1,1 @@
+"""Contract suites for watchers and stores."""

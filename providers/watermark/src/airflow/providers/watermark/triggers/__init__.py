@@ -1,0 +1,1 @@
+"""Watermark triggers: one file a watcher."""

@@ -1,0 +1,76 @@
+"""Trigger arguments: what may stand in them, and how a mistake is told."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Iterator
+
+__all__ = ["choice", "flat_list", "number", "suggest", "text", "whole"]
+
+Problem = str
+
+
+def number(
+    name: str, value: object, *, above: float | None = None, at_least: float = 0.0
+) -> Iterator[Problem]:
+    """Find what is wrong with a number, such as a duration in seconds."""
+    allowed = f"a number above {above:g}" if above is not None else f"a number of at least {at_least:g}"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        yield f"{name}={value!r}: must be {allowed}; durations are seconds (timedelta.total_seconds())"
+    elif value < at_least or (above is not None and value <= above):
+        yield f"{name}={value!r}: must be {allowed}"
+
+
+def whole(name: str, value: object, *, at_least: int, at_most: int | None = None) -> Iterator[Problem]:
+    """Find what is wrong with a whole number."""
+    upper = "" if at_most is None else f" and at most {at_most}"
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < at_least
+        or (at_most is not None and value > at_most)
+    ):
+        yield f"{name}={value!r}: must be a whole number of at least {at_least}{upper}"
+
+
+def choice(name: str, value: object, allowed: Iterable[str]) -> Iterator[Problem]:
+    """Find what is wrong with one of several words."""
+    words = list(allowed)
+    if value not in words:
+        yield f"{name}={value!r}: must be one of {', '.join(map(repr, words))}"
+
+
+def text(name: str, value: object, *, empty: bool = False, optional: bool = False) -> Iterator[Problem]:
+    """Find what is wrong with a text."""
+    if value is None and optional:
+        return
+    if not isinstance(value, str):
+        yield f"{name}={value!r}: must be a string"
+    elif not value and not empty:
+        yield f"{name}={value!r}: must not be empty"
+    elif "{{" in value and "}}" in value:
+        yield f"{name}={value!r}: Airflow renders no templates in asset watchers; write the value itself"
+    else:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            yield f"{name}={value!r}: must be valid Unicode"
+
+
+def flat_list(name: str, value: object) -> Iterator[Problem]:
+    """Find what is wrong with a list of texts."""
+    if not isinstance(value, list):
+        yield f"{name}={value!r}: must be a list of strings"
+        return
+    for entry in value:
+        yield from text(name, entry)
+
+
+def suggest(unknown: Iterable[str], known: Iterable[str]) -> Iterator[Problem]:
+    """Tell unknown options, each with the nearest known one."""
+    names = sorted(known)
+    for name in sorted(unknown):
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"allowed are {', '.join(names)}"
+        yield f"{name}: unknown option; {hint}"

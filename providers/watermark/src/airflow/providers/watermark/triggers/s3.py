@@ -1,0 +1,385 @@
+"""Watch a prefix in an S3 bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, ClassVar, Final
+
+from airflow.providers.watermark.change import Change, HighWatermark, Page
+from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
+from airflow.providers.watermark.position import format_timestamp
+from airflow.providers.watermark.triggers import arguments
+from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
+from airflow.providers.watermark.triggers.globs import KeyFilter
+from airflow.providers.watermark.watermark import Sweep
+
+__all__ = ["S3PrefixTrigger"]
+
+STEP: Final = timedelta(seconds=1)
+"""S3 lists whole seconds. Some servers list finer ones, but HTTP dates are whole seconds everywhere."""
+
+_LOOK_UPS: Final = 8
+
+_ADVICE: Final[Mapping[str, str]] = {
+    "NoSuchBucket": "create the bucket, or correct bucket_name or the connection's endpoint",
+    "AccessDenied": "allow s3:ListBucket on the bucket to the connection's identity",
+    "AllAccessDisabled": "allow s3:ListBucket on the bucket to the connection's identity",
+    "403": "allow s3:ListBucket on the bucket to the connection's identity",
+    "InvalidAccessKeyId": "correct the connection's access key",
+    "SignatureDoesNotMatch": "correct the connection's secret key",
+    "ExpiredToken": "renew the connection's credentials",
+    "ExpiredTokenException": "renew the connection's credentials",
+    "InvalidToken": "renew the connection's credentials",
+    "TokenRefreshRequired": "renew the connection's credentials",
+    "RequestTimeTooSkewed": "set this machine's clock: S3 refuses requests that are signed 15 minutes off",
+    "PermanentRedirect": "set region_name, or the connection's, to the bucket's region",
+    "AuthorizationHeaderMalformed": "set region_name, or the connection's, to the bucket's region",
+    "IllegalLocationConstraintException": "set region_name, or the connection's, to the bucket's region",
+    "InvalidBucketName": "correct bucket_name",
+}
+"""What to do about the errors that do not go away by waiting."""
+
+_NO_UPLOAD_LISTS: Final = frozenset(
+    {"AccessDenied", "AllAccessDisabled", "403", "NotImplemented", "MethodNotAllowed", "501", "405"}
+)
+
+
+class S3PrefixTrigger(BaseWatermarkTrigger):
+    """
+    Deliver each new or overwritten object under a prefix.
+
+    An object is news when it has a new etag or a newer ``LastModified``. Deletions are not delivered, and
+    neither are folder markers (keys that end in ``/`` and hold no bytes) nor a version that was replaced
+    before it was listed. A prefix is plain text: ``a/b`` also matches ``a/bc``.
+
+    Multipart uploads appear with the time at which they were *begun* (`S3 API, CompleteMultipartUpload`).
+    Each sweep therefore asks for the uploads in progress, and delivers what becomes of them however long
+    they take, up to ``max_upload_age``. Without the permission ``s3:ListBucketMultipartUploads`` only
+    uploads that take less than ``late_arrival`` are safe; the log says so.
+
+    Each sweep lists the whole prefix: one request per 1,000 objects, and one for the uploads.
+
+    :param bucket_name: The bucket, without ``s3://``. Directory buckets (``--x-s3``) do not list in order
+        and are refused; of access points, use the alias.
+    :param prefix: What keys begin with; empty for the whole bucket.
+    :param aws_conn_id: The Airflow connection, which also holds the endpoint, role, proxies and botocore
+        settings; ``None`` means boto's own search for credentials.
+    :param region_name: Overrides the connection's region.
+    :param verify: Overrides the connection's TLS verification: ``False``, or the path of a CA bundle.
+    :param pattern: A glob that keys must match. Without a ``/`` it is matched against the last segment of a
+        key, with one against the whole key; ``*`` does not cross ``/``, ``**`` does.
+    :param exclude: Globs that keys must not match.
+    :param max_upload_age: Seconds, at least 0: multipart uploads begun longer ago are not watched for.
+    :param max_objects_per_event: The most objects in one event, at least 1.
+    :param request_payer: ``"requester"`` if the caller pays.
+    :param expected_bucket_owner: The account that must own the bucket.
+
+    See :class:`~airflow.providers.watermark.triggers.base.BaseWatermarkTrigger` for the others.
+    """
+
+    watcher_name: ClassVar[str] = "s3"
+    source_fields: ClassVar[tuple[str, ...]] = ("bucket_name", "prefix", "pattern", "exclude")
+
+    bucket_name: str = ""
+    prefix: str = ""
+    aws_conn_id: str | None = "aws_default"
+    region_name: str | None = None
+    verify: bool | str | None = None
+    pattern: str | None = None
+    exclude: list[str] = dataclasses.field(default_factory=list)
+    max_upload_age: float = 86400.0
+    max_objects_per_event: int = 500
+    request_payer: str | None = None
+    expected_bucket_owner: str | None = None
+
+    def __post_init__(self) -> None:
+        """Set up what is no argument."""
+        super().__post_init__()
+        self._client: Any = None
+        self._resources = AsyncExitStack()
+
+    @property
+    def source(self) -> str:
+        """The prefix as a URI."""
+        return f"s3://{self.bucket_name}/{self.prefix}"
+
+    @property
+    def max_changes_per_event(self) -> int:
+        """The most objects in one event."""
+        return self.max_objects_per_event
+
+    def problems(self) -> Iterator[str]:
+        """Find what is wrong with the arguments."""
+        yield from super().problems()
+        yield from _bucket_problems(self.bucket_name)
+        yield from arguments.text("prefix", self.prefix, empty=True)
+        if str(self.prefix).startswith("s3://"):
+            yield f"prefix={self.prefix!r}: must be what keys begin with, without the bucket"
+        for name in ("aws_conn_id", "region_name", "pattern", "expected_bucket_owner"):
+            yield from arguments.text(name, getattr(self, name), optional=True)
+        if not (self.verify is None or isinstance(self.verify, bool | str)):
+            yield f"verify={self.verify!r}: must be True, False, None or the path of a CA bundle"
+        yield from arguments.flat_list("exclude", self.exclude)
+        yield from _glob_problems("pattern", self.pattern)
+        for glob in list(self.exclude or ()):
+            yield from _glob_problems("exclude", glob)
+        yield from arguments.number("max_upload_age", self.max_upload_age)
+        yield from arguments.whole("max_objects_per_event", self.max_objects_per_event, at_least=1)
+        if self.request_payer not in (None, "requester"):
+            yield f"request_payer={self.request_payer!r}: must be 'requester' or None"
+
+    # -- The client -----------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Build the client from the Airflow connection."""
+        try:
+            from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+        except ImportError as error:
+            msg = f"{error}; pip install 'airflow-provider-watermark[amazon]' where the triggerer runs"
+            raise ConfigurationError(msg) from error
+        self.say_once(
+            "siblings",
+            bool(self.prefix)
+            and not self.prefix.endswith("/")
+            and f"the prefix {self.prefix!r} has no trailing slash, so it also matches its siblings, such as "
+            f"{self.prefix + 'x'!r}",
+        )
+        hook = S3Hook(aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify)
+        try:
+            creator = await hook.get_async_conn()
+        except Exception as error:
+            raise self._error("the client", error) from error
+        # The hook takes a connection that is missing, or cannot be read just now, for an empty one, and
+        # would ask another S3 with other credentials: a listing from there must never move the watermark.
+        if self.aws_conn_id is not None and hook.conn_config.conn_id != self.aws_conn_id:
+            msg = (
+                f"the connection {self.aws_conn_id!r} does not exist or cannot be read; create it, or set "
+                "aws_conn_id=None for boto's own search for credentials"
+            )
+            raise ConfigurationError(msg)
+        stack = AsyncExitStack()
+        self._client = await stack.enter_async_context(creator)
+        self._resources = stack
+        self._client.meta.events.register("before-parse.*.ListObjectsV2", _parse_off_loop)
+
+    async def close(self) -> None:
+        """Close the client."""
+        stack, self._resources, self._client = self._resources, AsyncExitStack(), None
+        try:
+            await stack.aclose()
+        except Exception as error:  # noqa: BLE001 - it is gone anyway
+            self.log.debug("The client could not be closed: %s", type(error).__name__)
+
+    async def _call(self, operation: str, **kwargs: Any) -> dict[str, Any]:
+        """Send a request; all errors become ours, here."""
+        if self.expected_bucket_owner is not None:
+            kwargs["ExpectedBucketOwner"] = self.expected_bucket_owner
+        if self.request_payer is not None:
+            kwargs["RequestPayer"] = self.request_payer
+        try:
+            answer: dict[str, Any] = await getattr(self._client, operation)(Bucket=self.bucket_name, **kwargs)
+        except Exception as error:
+            raise self._error(operation, error) from error
+        return answer
+
+    def _error(self, operation: str, error: Exception) -> ConfigurationError | SourceError:
+        """Wrap an error of boto's: what happened, where, and what to do."""
+        code = _error_code(error)
+        where = f"S3 bucket {self.bucket_name!r}, connection {self.aws_conn_id!r}: {operation} failed"
+        if advice := _ADVICE.get(code):
+            return ConfigurationError(f"{where} ({code}); {advice}")
+        if code in {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
+            return ConfigurationError(f"{where} ({code}); give the connection credentials")
+        return SourceError(f"{where} ({code}); it is tried again, and nothing is lost")
+
+    # -- The two questions ----------------------------------------------------------------------------
+
+    async def get_high_watermark(self) -> HighWatermark:
+        """Read S3's clock and the uploads in progress."""
+        now, late = await self._uploads()
+        return HighWatermark.from_clock(now, late_arrival=self.late_arrival, step=STEP, late=late)
+
+    async def _uploads(self) -> tuple[datetime, dict[str, datetime]]:
+        """List the uploads in progress: S3's clock, and each key's earliest upload, to the second."""
+        try:
+            page = await self._call("list_multipart_uploads", Prefix=self.prefix)
+        except (ConfigurationError, SourceError) as error:
+            code = _error_code(error.__cause__)
+            if code not in _NO_UPLOAD_LISTS:
+                raise
+            self.say_once(
+                "uploads",
+                f"S3 does not list multipart uploads ({code}): uploads that take longer than "
+                f"late_arrival={self.late_arrival:g} s may be lost. Allow s3:ListBucketMultipartUploads",
+            )
+            return _date(await self._call("list_objects_v2", Prefix=self.prefix, MaxKeys=1)), {}
+        self.say_once("uploads", False)  # noqa: FBT003
+        now = _date(page)
+        oldest = now - timedelta(seconds=self.max_upload_age)
+        late: dict[str, datetime] = {}
+        stale = 0
+        wanted = self._filter()
+        while True:
+            for upload in page.get("Uploads", ()):
+                key = upload["Key"]
+                begun = upload["Initiated"].astimezone(UTC).replace(microsecond=0)
+                if not wanted.wants(key):
+                    continue
+                if begun < oldest:
+                    stale += 1
+                    continue
+                late[key] = min(begun, late.get(key, begun))
+            if not page.get("IsTruncated"):
+                break
+            marker = {
+                "KeyMarker": page.get("NextKeyMarker"),
+                "UploadIdMarker": page.get("NextUploadIdMarker"),
+            }
+            if not marker["KeyMarker"] or marker["KeyMarker"] < page.get("KeyMarker", ""):
+                msg = f"S3 bucket {self.bucket_name!r}: the list of uploads breaks off; it is tried again"
+                raise SourceError(msg)
+            given = {name: value for name, value in marker.items() if value}
+            page = await self._call("list_multipart_uploads", Prefix=self.prefix, **given)
+        self.say_once(
+            "stale uploads",
+            stale > 0
+            and f"{stale} multipart uploads are older than max_upload_age={self.max_upload_age:g} s and are "
+            "not watched for; abort them with a lifecycle rule, they also cost storage",
+        )
+        return now, late
+
+    async def read_changes(self, sweep: Sweep) -> AsyncGenerator[Page, None]:
+        """List the prefix in key order, which is the order of the keys' UTF-8 bytes."""
+        wanted = self._filter()
+        last = sweep.cursor if isinstance(sweep.cursor, str) else ""
+        start: dict[str, str] = {"StartAfter": last} if last else {}
+        tokens: set[str] = set()
+        while True:
+            page = await self._call("list_objects_v2", Prefix=self.prefix, **start)
+            objects = page.get("Contents", [])
+            changes = []
+            for entry in objects:
+                key: str = entry["Key"]
+                if key <= last:
+                    msg = (
+                        f"S3 bucket {self.bucket_name!r}: the listing is not in key order ({key!r} comes "
+                        f"after {last!r}), so progress in it means nothing; this server cannot be watched"
+                    )
+                    raise SourceError(msg)
+                last = key
+                if (
+                    sweep.concerns(key, entry["LastModified"])
+                    and wanted.wants(key)
+                    and not (key.endswith("/") and not entry["Size"])
+                ):
+                    changes.append(_change(entry))
+            yield Page(changes=changes, cursor=last or None)
+            if not page.get("IsTruncated"):
+                return
+            token = page.get("NextContinuationToken")
+            if not token or token in tokens:
+                what = "ends without a token though it is truncated" if not token else "goes in a circle"
+                msg = (
+                    f"S3 bucket {self.bucket_name!r}: the listing {what} (after {last!r}); it is tried again"
+                )
+                raise SourceError(msg)
+            tokens.add(token)
+            start = {"ContinuationToken": token}
+
+    async def find_changes(self, identities: list[str]) -> Mapping[str, Change]:
+        """Look up single keys in listings: HEAD may show another precision of the time."""
+        gate = asyncio.Semaphore(_LOOK_UPS)
+
+        async def look_up(key: str) -> list[dict[str, Any]]:
+            async with gate:
+                page = await self._call("list_objects_v2", Prefix=key, MaxKeys=1)
+            return [entry for entry in page.get("Contents", ()) if entry["Key"] == key]
+
+        found = await asyncio.gather(*map(look_up, identities))
+        return {entry["Key"]: _change(entry) for entries in found for entry in entries}
+
+    def _filter(self) -> KeyFilter:
+        return KeyFilter(self.pattern, self.exclude)
+
+
+def _change(entry: Mapping[str, Any]) -> Change:
+    etag = entry.get("ETag", "").strip('"')
+    modified = entry["LastModified"].astimezone(UTC)
+    return Change(
+        identity=entry["Key"],
+        version=etag,
+        position=modified,
+        detail={
+            "key": entry["Key"],
+            "size": entry["Size"],
+            "etag": etag,
+            "last_modified": format_timestamp(modified),
+        },
+    )
+
+
+def _date(answer: Mapping[str, Any]) -> datetime:
+    """Read the server's clock; ours is never asked."""
+    text = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+    try:
+        return parsedate_to_datetime(text).astimezone(UTC)
+    except ValueError as error:
+        msg = f"S3 answered without a usable Date header ({text!r}), so there is no clock to go by"
+        raise SourceError(msg) from error
+
+
+def _error_code(error: BaseException | None) -> str:
+    """Name an error of boto's: S3's own code for it, or else its class. Its text may hold secrets."""
+    answer = getattr(error, "response", None)
+    if isinstance(answer, dict):
+        return str(answer.get("Error", {}).get("Code") or type(error).__name__)
+    return type(error).__name__
+
+
+def _bucket_problems(bucket: object) -> Iterator[str]:
+    shown = f"bucket_name={bucket!r}"
+    if not isinstance(bucket, str) or not bucket:
+        yield f"{shown}: must be a bucket's name"
+    elif "://" in bucket or "/" in bucket:
+        yield f"{shown}: must be a bucket's name alone, without 's3://' and without a prefix or an ARN"
+    elif bucket.endswith("--x-s3"):
+        yield f"{shown}: directory buckets do not list in key order and cannot be watched"
+    elif not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]", bucket):
+        yield f"{shown}: must be a bucket's name: 3 to 255 letters, digits, dots, hyphens or underscores"
+
+
+def _glob_problems(name: str, glob: object) -> Iterator[str]:
+    if isinstance(glob, str):
+        try:
+            KeyFilter(glob)
+        except re.error as error:
+            yield f"{name}={glob!r}: is no valid glob ({error})"
+
+
+async def _parse_off_loop(
+    response_dict: dict[str, Any], operation_model: Any, customized_response_dict: dict[str, Any], **_: Any
+) -> None:
+    """
+    Parse a page of a listing in a thread: on the loop it would hold all triggers for 50 to 100 ms.
+
+    A handler of botocore's public event ``before-parse``, registered with a wildcard because those run
+    before botocore's own ``before-parse.s3``, which parses the whole body once more to find errors that
+    come with status 200. What is no listing, such as an error, is left to botocore.
+    """
+    from botocore.parsers import ResponseParserFactory
+
+    body = response_dict["body"]
+    if response_dict["status_code"] != 200 or b"<ListBucketResult" not in body[:512]:
+        return
+    factory = ResponseParserFactory()
+    factory.set_parser_defaults(timestamp_parser=datetime.fromisoformat)  # dateutil takes four times as long
+    parser = factory.create_parser("rest-xml")
+    parsed = await asyncio.to_thread(parser.parse, dict(response_dict), operation_model.output_shape)
+    response_dict["body"] = b"<ListBucketResult/>"
+    customized_response_dict.update(parsed)

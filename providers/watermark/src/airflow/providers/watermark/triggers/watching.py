@@ -1,0 +1,216 @@
+"""
+The algorithm: one watcher at work.
+
+An error never leaves :meth:`Watch.run`, so Airflow never restarts the trigger in a hot loop; an error never
+becomes an event, so it starts no Dag run; and it never moves the watermark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from airflow.providers.watermark.change import HighWatermark, digest
+from airflow.providers.watermark.delivery import Committer, Emission, StaleError
+from airflow.providers.watermark.events import Batch
+from airflow.providers.watermark.exceptions import WatermarkError
+from airflow.providers.watermark.position import BEGINNING, Position, is_after
+from airflow.providers.watermark.watermark import MAX_PENDING, Pending, Sweep, WatermarkState
+
+if TYPE_CHECKING:
+    from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
+
+__all__ = ["Watch"]
+
+CHECKPOINT_INTERVAL: Final = 30.0
+"""Seconds after which a long sweep saves how far it has come, news or not."""
+
+MAX_BACKOFF: Final = 300.0
+"""Seconds that a watcher waits at the most after an error."""
+
+
+class Watch:
+    """
+    Loads the state, sweeps the source, and hands over what is new.
+
+    :param trigger: Says what is watched, and how.
+    :param committer: Owns the stored state; whoever consumes :meth:`run` acknowledges each emission to it.
+    """
+
+    def __init__(self, trigger: BaseWatermarkTrigger, committer: Committer) -> None:
+        self._trigger = trigger
+        self._committer = committer
+        self._log = trigger.log
+        self._cause: str | None = None
+
+    async def run(self) -> AsyncGenerator[Emission, None]:
+        """Watch for ever: sweep, hand over what is new, rest."""
+        trigger, committer = self._trigger, self._committer
+        self._log.info("Watching, as %r", trigger)
+        if unknown := trigger.unknown_arguments:
+            self._log.warning("Arguments unknown to this release are ignored: %s", sorted(unknown))
+        saver = asyncio.create_task(committer.run())
+        failures, is_open = 0, False
+        try:
+            while True:
+                try:
+                    if not is_open:
+                        await trigger.open()
+                        is_open = True
+                    state = await self._state()
+                    async with aclosing(self._sweep(state)) as emissions:
+                        async for emission in emissions:
+                            if emission.payload is None and not emission.worth_saving:
+                                committer.head = emission.state
+                                continue
+                            await committer.admit(emission)
+                            yield emission
+                except StaleError:
+                    continue
+                except Exception as error:  # noqa: BLE001 - nothing may end the watch
+                    failures, is_open = failures + 1, False
+                    await self._report(error)
+                    await trigger.close()
+                    # Full jitter: watchers that fail together do not come back together.
+                    await committer.rest(random.uniform(0, min(MAX_BACKOFF, 2.0 ** min(failures, 16))))  # noqa: S311
+                else:
+                    if failures:
+                        self._log.info("Recovered after %d failed attempts; nothing was lost", failures)
+                        failures = 0
+                    await self._report(None)
+                    await committer.rest(trigger.poll_interval * random.uniform(0.9, 1.1))  # noqa: S311
+        finally:
+            saver.cancel()
+            await asyncio.gather(saver, return_exceptions=True)
+            await trigger.close()
+
+    async def _state(self) -> WatermarkState:
+        """Give the state to sweep from: the one in memory, the stored one, or a first one."""
+        committer = self._committer
+        if committer.head is not None:
+            await committer.check()
+            return committer.head
+        state = await committer.load()
+        if state is None:
+            state = await self._first_state()
+            await committer.create(state)
+            self._log.info("A new watermark was stored; start_from=%r", self._trigger.start_from)
+        return state
+
+    async def _first_state(self) -> WatermarkState:
+        """Make the state that ``start_from`` asks for."""
+        trigger, source = self._trigger, self._trigger.fingerprint
+        if trigger.start_from == "beginning":
+            return WatermarkState(source=source, low=BEGINNING)
+        bounds = await trigger.get_high_watermark()
+        if trigger.start_from != "now":
+            start = trigger.start_position(trigger.start_from)
+            low = start - bounds.step if isinstance(start, datetime) else start
+            return WatermarkState(source=source, low=low)
+        low = bounds.bound
+        if isinstance(bounds.due, datetime):
+            low = bounds.due - bounds.step  # the current step is delivered: it is not over yet
+        return WatermarkState(source=source, low=low, pending=await self._first_pending(bounds, low))
+
+    async def _first_pending(self, bounds: HighWatermark, low: Position) -> dict[str, Pending]:
+        """Give slots to what is late already, and note which version of each is old news."""
+        late = {identity: since for identity, since in bounds.late.items() if not is_after(since, low)}
+        if len(late) > MAX_PENDING:
+            self._log.warning(
+                "%d uploads are in progress; those begun last, %d, are watched for", len(late), MAX_PENDING
+            )
+            late = dict(sorted(late.items(), key=lambda item: item[1])[-MAX_PENDING:])
+        if not late:
+            return {}
+        current = await self._trigger.find_changes(list(late))
+        # What ended while it was looked up may itself be what was found: then it is news.
+        still = (await self._trigger.get_high_watermark()).late
+        slots = {}
+        for identity, since in late.items():
+            change = current.get(identity) if identity in still else None
+            last = change.id if change is not None and not is_after(since, change.position) else None
+            slots[digest(identity)] = Pending(since, last)
+        return slots
+
+    async def _sweep(self, state: WatermarkState) -> AsyncGenerator[Emission, None]:
+        """Read the source once, from the state's low watermark or from where an earlier sweep broke off."""
+        trigger = self._trigger
+        bounds = await trigger.get_high_watermark()
+        sweep = Sweep(state, bounds, trigger.max_seen if trigger.delivery == "eager" else 0)
+        batch = Batch(
+            watcher=trigger.watcher_name,
+            source=trigger.source,
+            low=sweep.low,
+            high=sweep.high,
+            epoch=state.epoch,
+            max_changes=trigger.max_changes_per_event,
+            max_bytes=trigger.max_event_bytes,
+        )
+        worth_saving, saved_at = state.high is not None, time.monotonic()
+        try:
+            async with aclosing(trigger.read_changes(sweep)) as pages:
+                async for page in pages:
+                    for change in page.changes:
+                        if not sweep.admits(change):
+                            continue
+                        if not batch.add(change):
+                            yield Emission(batch.close(), sweep.snapshot())
+                            worth_saving, saved_at = True, time.monotonic()
+                            batch.add(change)
+                        sweep.take(change)
+                    sweep.read_to(page)
+                    if time.monotonic() - saved_at >= CHECKPOINT_INTERVAL:
+                        yield Emission(batch.close(), sweep.snapshot())
+                        worth_saving, saved_at = True, time.monotonic()
+        except Exception:
+            # What was read counts: deliver it, and go on behind it.
+            yield Emission(batch.close(), sweep.snapshot(), worth_saving=False)
+            raise
+        self._say_what_waits(sweep)
+        yield Emission(batch.close(), sweep.finish(), worth_saving=worth_saving)
+
+    def _say_what_waits(self, sweep: Sweep) -> None:
+        trigger = self._trigger
+        trigger.say_once(
+            "full",
+            sweep.full
+            and f"more than max_seen={trigger.max_seen} changes within "
+            f"late_arrival={trigger.late_arrival:g} s: further ones are delivered once they are that old",
+        )
+        trigger.say_once(
+            "held back",
+            sweep.held_back
+            and f"more than {MAX_PENDING} uploads are in progress: changes are remembered until some end",
+        )
+        first = sweep.future
+        trigger.say_once(
+            "future",
+            first is not None
+            and f"{sweep.future_count} changes are dated in the future and wait until then; the first is "
+            f"{first.identity!r} at {first.position!r}",
+        )
+
+    async def _report(self, error: Exception | None) -> None:
+        """Tell an error once per cause, and keep it in the stored status until it is mended."""
+        if error is None:
+            self._cause = None
+            await self._committer.report(None)
+            return
+        known = isinstance(error, WatermarkError)
+        cause = f"{type(error).__name__}: {error}"
+        if self._cause == cause:
+            return
+        self._cause = cause
+        if known:
+            self._log.error("%s", error)
+        else:
+            self._log.error("An unexpected error; it is tried again, and nothing is lost", exc_info=error)
+        # An unexpected error's text may hold anything; it stays in the log, where Airflow masks secrets.
+        text = str(error) if known else type(error).__name__
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        await self._committer.report({"error": text, "since": since})

@@ -1,0 +1,303 @@
+"""
+The watermark of one watcher: a small value, and what a sweep does to it.
+
+Pure: no I/O, no clock, no Airflow. The state makes one claim, and every stored version of it is true:
+*everything at or before* ``low`` *has been delivered, and so has all that* ``seen`` *names; while* ``high``
+*is set, so has everything at or before* ``high`` *that the sweep has read up to* ``cursor``. ``pending``
+names the identities that may still appear at or before ``low``.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self
+
+from airflow.providers.watermark.change import Change, HighWatermark, Page, digest
+from airflow.providers.watermark.exceptions import StateError
+from airflow.providers.watermark.position import (
+    BEGINNING,
+    Position,
+    decode_position,
+    encode_position,
+    is_after,
+    require_same_type,
+)
+
+__all__ = ["MAX_PENDING", "STATE_VERSION", "Pending", "Sweep", "WatermarkState"]
+
+STATE_VERSION: Final = 1
+MAX_PENDING: Final = 2048
+"""Slots for late identities in one state: 22 bytes each. What does not fit holds the bound back instead."""
+
+_NO_ID: Final = "AAAAAAAAAAA"  # eight zero bytes
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Pending(NamedTuple):
+    """
+    An identity that may still appear at or before the low watermark.
+
+    :ivar since: The earliest position that it can have, inclusive.
+    :ivar last: The id of its newest delivered change, if any since then.
+    """
+
+    since: Position
+    last: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkState:
+    """
+    What is stored.
+
+    :param source: What is watched: the fingerprint of the source, JSON scalars and lists of them.
+    :param low: The low watermark, an inclusive cut.
+    :param high: The bound of the sweep under way, inclusive, or ``None`` between sweeps.
+    :param cursor: How far that sweep has been delivered, in reading order, inclusive.
+    :param seen: Ids of delivered changes after ``low``, with their positions.
+    :param pending: Late identities, by :func:`~airflow.providers.watermark.change.digest`.
+    :param epoch: Raised by each rewind: what is delivered again on purpose has another epoch.
+    :param revision: Raised by each save.
+    :param status: ``None``, or the error that the watcher waits to see mended: ``error`` and ``since``.
+    """
+
+    source: Mapping[str, Any]
+    low: Position
+    high: Position | None = None
+    cursor: Position | None = None
+    seen: Mapping[str, Position] = field(default_factory=lambda: _NOTHING)
+    pending: Mapping[str, Pending] = field(default_factory=lambda: _NOTHING)
+    epoch: int = 1
+    revision: int = 0
+    status: Mapping[str, str] | None = None
+
+    def rewind(self, low: Position) -> Self:
+        """
+        Set the low watermark to another position, on purpose.
+
+        :param low: The new cut, inclusive: what comes after it is delivered, again if need be.
+        :raises PositionTypeError: The source's positions are of another type.
+        """
+        if BEGINNING not in (low, self.low):
+            require_same_type(low, self.low)
+        return replace(
+            self, low=low, high=None, cursor=None, seen=_NOTHING, pending=_NOTHING, epoch=self.epoch + 1
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """Give the JSON form; it holds no secrets and nothing but ASCII once dumped."""
+        return {
+            "version": STATE_VERSION,
+            "epoch": self.epoch,
+            "revision": self.revision,
+            "source": dict(self.source),
+            "low": encode_position(self.low),
+            "high": None if self.high is None else encode_position(self.high),
+            "cursor": None if self.cursor is None else encode_position(self.cursor),
+            "seen": _pack((position, change_id) for change_id, position in self.seen.items()),
+            "pending": _pack(
+                (slot.since, identity + (slot.last or _NO_ID)) for identity, slot in self.pending.items()
+            ),
+            "status": None if self.status is None else dict(self.status),
+        }
+
+    @classmethod
+    def from_wire(cls, wire: object) -> Self:
+        """
+        Read the JSON form.
+
+        :raises StateError: It is damaged, or was written by a newer version of this package.
+        """
+        if not isinstance(wire, dict) or not isinstance(wire.get("version"), int):
+            msg = "the stored watermark is not one of ours; reset it, or name another watermark_key"
+            raise StateError(msg)
+        if wire["version"] > STATE_VERSION:
+            msg = (
+                f"the stored watermark has version {wire['version']}, this release knows {STATE_VERSION}: "
+                "upgrade airflow-provider-watermark here, or reset the watermark"
+            )
+            raise StateError(msg)
+        try:
+            high, cursor = wire["high"], wire["cursor"]
+            return cls(
+                source=dict(wire["source"]),
+                low=decode_position(wire["low"]),
+                high=None if high is None else decode_position(high),
+                cursor=None if cursor is None else decode_position(cursor),
+                seen={names[0]: position for position, names in _unpack(wire["seen"], 1)},
+                pending={
+                    names[0]: Pending(position, None if names[1] == _NO_ID else names[1])
+                    for position, names in _unpack(wire["pending"], 2)
+                },
+                epoch=int(wire["epoch"]),
+                revision=int(wire["revision"]),
+                status=wire.get("status"),
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            msg = f"the stored watermark is damaged ({error!r}); repair or reset it"
+            raise StateError(msg) from error
+
+
+class Sweep:
+    """
+    One pass over the source: decides what is news, and tells what the state is after each batch.
+
+    :param state: The state to start from. If a sweep was interrupted, that very sweep goes on.
+    :param bounds: What the source said right before this reading.
+    :param max_seen: How many delivered changes after ``high`` may be remembered, 0 for settled delivery.
+        When there is no more room, such changes wait; nothing is lost.
+    :ivar low: The cut that the sweep starts from, inclusive: everything at or before it is old news.
+    :ivar high: The cut that it leaves behind, inclusive.
+    :ivar cursor: How far it has come in reading order, inclusive; reading goes on after it.
+    :ivar full: Whether a change had to wait because ``seen`` was full.
+    :ivar held_back: Whether late identities without a slot hold ``high`` back.
+    :ivar future: The first future-dated change that was met.
+    :ivar future_count: How many were met.
+    """
+
+    def __init__(self, state: WatermarkState, bounds: HighWatermark, max_seen: int) -> None:
+        self._bounds = bounds
+        self._max_seen = max_seen
+        self._seen = dict(state.seen)
+        self._pending = dict(state.pending)
+        resumed = state.high is not None
+        self.held_back = False
+        bound = self._register(bounds, state.low)
+        high = state.high
+        if high is None:
+            high = bound if is_after(bound, state.low) else state.low
+        # Only a sweep that *began* without an identity's upload may forget it: everything it could
+        # have left behind is visible to this sweep, from its first page on.
+        late = {digest(identity) for identity in bounds.late}
+        self._leaving = set() if resumed else state.pending.keys() - late
+        self._state = replace(state, high=high)
+        self.low: Position = state.low
+        self.high: Position = high
+        self.cursor: Position | None = state.cursor
+        self.full = False
+        self.future: Change | None = None
+        self.future_count = 0
+
+    def _register(self, bounds: HighWatermark, low: Position) -> Position:
+        """Give a slot to every late identity that high may pass; without room, lower the bound instead."""
+        bound = bounds.bound
+        for identity, since in sorted(bounds.late.items(), key=lambda item: item[1]):
+            name = digest(identity)
+            if name in self._pending:
+                continue
+            if is_after(since, bound) and is_after(since, low):
+                break
+            if len(self._pending) >= MAX_PENDING:
+                self.held_back = True
+                return since - bounds.step
+            self._pending[name] = Pending(since)
+        return bound
+
+    def concerns(self, identity: str, position: Position) -> bool:
+        """
+        Tell whether a change can be news at all; a watcher may leave out what cannot.
+
+        :param identity: The change's identity.
+        :param position: The change's position.
+        """
+        return is_after(position, self.low) or (bool(self._pending) and digest(identity) in self._pending)
+
+    def admits(self, change: Change) -> bool:
+        """
+        Tell whether a change is to be delivered now. Ask once for each, in reading order.
+
+        :raises PositionTypeError: Its position is of another type than the watermark's.
+        """
+        position = change.position
+        slot = self._pending.get(digest(change.identity)) if self._pending else None
+        if not is_after(position, self.low):
+            return slot is not None and not is_after(slot.since, position) and slot.last != change.id
+        bounds = self._bounds
+        if bounds.due is not None and not is_after(bounds.due, position):
+            if bounds.future is not None and not is_after(bounds.future, position):
+                self.future = self.future or change
+                self.future_count += 1
+            return False
+        if change.id in self._seen or (slot is not None and slot.last == change.id):
+            if slot is not None:
+                self._remember(change, slot)
+            return False
+        if not is_after(position, self.high):
+            return True
+        if len(self._seen) < self._max_seen:
+            return True
+        self.full = True
+        return False
+
+    def take(self, change: Change) -> None:
+        """Note that an admitted change goes into the current batch."""
+        if is_after(change.position, self.high):
+            self._seen[change.id] = change.position
+        if self._pending and (slot := self._pending.get(digest(change.identity))) is not None:
+            self._remember(change, slot)
+        self.cursor = change.cursor
+
+    def read_to(self, page: Page) -> None:
+        """Note that a whole page has been read."""
+        if page.cursor is not None:
+            self.cursor = page.cursor
+        elif page.changes:
+            self.cursor = page.changes[-1].cursor
+
+    def _remember(self, change: Change, slot: Pending) -> None:
+        self._pending[digest(change.identity)] = slot._replace(last=change.id)
+
+    def snapshot(self) -> WatermarkState:
+        """Give the state as it is once everything up to here has been delivered."""
+        return replace(self._state, cursor=self.cursor, seen=dict(self._seen), pending=dict(self._pending))
+
+    def finish(self) -> WatermarkState:
+        """Give the state as it is once the whole sweep has been delivered."""
+        high = self.high
+        return replace(
+            self._state,
+            low=high,
+            high=None,
+            cursor=None,
+            seen={name: position for name, position in self._seen.items() if is_after(position, high)},
+            pending={name: slot for name, slot in self._pending.items() if name not in self._leaving},
+        )
+
+
+def _pack(entries: Iterable[tuple[Position, str]]) -> list[list[Any]]:
+    """Write named positions compactly: each position once, with its 8-byte names in one base64 text."""
+    groups: dict[Position, list[str]] = {}
+    for position, names in entries:
+        groups.setdefault(position, []).append(names)
+    return [
+        [
+            encode_position(position),
+            base64.b64encode(b"".join(map(_name_bytes, sorted(names)))).decode("ascii"),
+        ]
+        for position, names in groups.items()
+    ]
+
+
+def _unpack(groups: Iterable[Any], width: int) -> Iterable[tuple[Position, list[str]]]:
+    """Read what :func:`_pack` wrote: each entry's position and its ``width`` names."""
+    for wire, text in groups:
+        position = decode_position(wire)
+        data = base64.b64decode(text, validate=True)
+        size = 8 * width
+        if len(data) % size:
+            msg = "a list of ids is cut off"
+            raise ValueError(msg)
+        for start in range(0, len(data), size):
+            entry = data[start : start + size]
+            yield position, [_name_text(entry[i : i + 8]) for i in range(0, size, 8)]
+
+
+def _name_bytes(names: str) -> bytes:
+    return b"".join(base64.urlsafe_b64decode(names[i : i + 11] + "=") for i in range(0, len(names), 11))
+
+
+def _name_text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode("ascii").rstrip("=")
