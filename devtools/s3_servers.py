@@ -15,7 +15,6 @@ Which server for what:
 * :func:`moto`: a second opinion on listings. Not on uploads in progress.
 * :func:`localstack`: the only one of the three that stamps a multipart object with the time its upload was
   initiated, as AWS does. Its paging loses keys that need percent-encoding, so use plain ASCII keys there.
-
 * :func:`stub`: :mod:`devtools.s3_stub` in a process of its own, for very many keys. Errors, odd replies and
   a clock to turn are there too, in-process.
 """
@@ -184,6 +183,7 @@ def stub(
     objects: int = 0,
     prefix: str = "orders/",
     bucket: str = "lake",
+    age: float = 86400,
     delay: float = 0,
     port: int | None = None,
 ) -> Iterator[S3Server]:
@@ -192,11 +192,19 @@ def stub(
     :param objects: how many hive-style keys the bucket holds from the start.
     :param prefix: what those keys begin with.
     :param bucket: the name of its one bucket.
+    :param age: how many seconds ago those objects were written.
     :param delay: seconds before each reply: the network and AWS take 50 to 200 ms for a page.
     :param port: the loopback port, or None for a free one.
     """
     port = port or free_port()
-    options = {"port": port, "objects": objects, "prefix": prefix, "bucket": bucket, "delay": delay}
+    options = {
+        "port": port,
+        "objects": objects,
+        "prefix": prefix,
+        "bucket": bucket,
+        "age": age,
+        "delay": delay,
+    }
     command = [
         sys.executable,
         "-m",

@@ -34,6 +34,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from itertools import islice
 from typing import Any, Literal, Self, get_args
@@ -363,10 +364,11 @@ def main() -> None:
     parser.add_argument("--bucket", default="lake")
     parser.add_argument("--prefix", default="orders/", help="of the keys that are there from the start")
     parser.add_argument("--objects", type=int, default=0, help="how many keys are there from the start")
+    parser.add_argument("--age", type=float, default=86400, help="of those keys, in seconds")
     parser.add_argument("--delay", type=float, default=0, help="seconds before each reply")
     options = parser.parse_args()
     with StubS3(options.bucket, port=options.port) as stub, contextlib.suppress(KeyboardInterrupt):
-        stub.bulk(options.prefix, options.objects)
+        stub.bulk(options.prefix, options.objects, datetime.now(UTC) - timedelta(seconds=options.age))
         if options.delay:
             stub.fault("slow", options.delay)
         print(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Self
 
 from airflow.providers.watermark.position import Position, encode_position, floor_timestamp
@@ -82,14 +83,14 @@ class HighWatermark:
     :param due: Changes at or after it wait for a later sweep (exclusive bound); ``None``: nothing waits.
     :param future: Waiting changes at or after it are reported as future-dated; ``None``: no such report.
     :param late: Identities that may still appear with an old position, each with the earliest position it
-        can have: uploads in progress.
+        can have: uploads in progress. ``None`` if the source does not tell just now: what was late stays so.
     :param step: The distance between two neighbouring positions, for sources of timestamps.
     """
 
     bound: Position
     due: Position | None = None
     future: Position | None = None
-    late: Mapping[str, datetime] = field(default_factory=dict)
+    late: Mapping[str, datetime] | None = field(default_factory=dict)
     step: timedelta = timedelta(microseconds=1)
 
     @classmethod
@@ -99,7 +100,7 @@ class HighWatermark:
         *,
         late_arrival: float,
         step: timedelta,
-        late: Mapping[str, datetime] | None = None,
+        late: Mapping[str, datetime] | None = MappingProxyType({}),
     ) -> Self:
         """
         Derive the bounds from the source's own clock.
@@ -108,12 +109,12 @@ class HighWatermark:
         :param late_arrival: Seconds, above 0, by which a change may appear after its position.
         :param step: The coarsest precision that the source uses anywhere. What is stamped in the current
             step can still change within it, so it waits until the step is over.
-        :param late: As above.
+        :param late: As above; by default there are none.
         """
         return cls(
             bound=floor_timestamp(now - timedelta(seconds=late_arrival), step),
             due=floor_timestamp(now, step),
             future=floor_timestamp(now + timedelta(seconds=late_arrival), step),
-            late=late or {},
+            late=late,
             step=step,
         )

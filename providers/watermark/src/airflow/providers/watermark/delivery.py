@@ -37,8 +37,12 @@ __all__ = ["DEFAULT_COMMIT_DELAY", "AckModeProducer", "Committer", "Emission", "
 DEFAULT_COMMIT_DELAY: Final = 5.0
 """Seconds between the acknowledgement of an event and the commit of its watermark."""
 
-MAX_IN_FLIGHT: Final = 64
-"""Uncommitted events of one watcher; it stays far below what a subscriber's queue holds."""
+MAX_UNACKNOWLEDGED: Final = 64
+"""Events of one watcher that Airflow may have to store at a time: about a second's work for its supervisor,
+and far fewer than a subscriber's queue holds."""
+
+MAX_UNCOMMITTED: Final = 512
+"""Events of one watcher that may wait to be committed: those of ``commit_delay`` and a little more."""
 
 _NAPS: Final = 10
 
@@ -52,7 +56,7 @@ class Emission:
     """
     An event on its way, with the state that holds once it is delivered.
 
-    :param payload: The event's payload, or ``None`` if only progress is to be saved.
+    :param payload: The event's payload, or ``None`` if only progress is to be saved, or once it is stored.
     :param state: The state to commit after it.
     :param worth_saving: Whether a state without an event is saved, or only replaces the one in memory.
     :param acknowledged: The nap count at the acknowledgement.
@@ -92,11 +96,13 @@ class Committer:
         self._log = log
         self._lock = asyncio.Lock()
         self._in_flight: deque[Emission] = deque()
+        self._unacknowledged = 0
         self._moved = asyncio.Event()
         self._stale = asyncio.Event()
         self._naps = 0
         self._status: Mapping[str, str] | None = None
         self._unsure: WatermarkState | None = None
+        self._wire: dict[str, Any] | None = None
         self.committed: WatermarkState | None = None
         self.head: WatermarkState | None = None
 
@@ -111,7 +117,7 @@ class Committer:
         async with self._lock:
             self._drop()
             self._stale.clear()
-            self._unsure = self.committed = None
+            self._unsure = self._wire = self.committed = None
             wire = await self._load()
             if wire is None:
                 return None
@@ -124,6 +130,7 @@ class Committer:
                 )
                 raise StateError(msg)
             self._status = state.status
+            self._wire = wire
             self.committed = self.head = state
             return state
 
@@ -142,7 +149,7 @@ class Committer:
                 self._log.debug("The watermark could not be read again: %s", error)
                 return
             self._settle(wire)
-            if wire is not None and (self.committed is None or wire != self.committed.to_wire()):
+            if wire is not None and wire != self._wire:
                 self._log.info("The stored watermark was changed by somebody else; it is adopted")
                 self._drop()
         self._raise_if_stale()
@@ -161,7 +168,7 @@ class Committer:
                 return
             try:
                 await self._save(self.committed)
-            except (StoreError, StateError) as error:
+            except Exception as error:  # noqa: BLE001 - a status is never worth an error
                 self._log.debug("The status could not be saved: %s", error)
 
     async def admit(self, emission: Emission) -> None:
@@ -170,18 +177,24 @@ class Committer:
 
         :raises StaleError: The event follows from a state that is no longer the stored one.
         """
-        while len(self._in_flight) >= MAX_IN_FLIGHT:
+        await asyncio.sleep(0)  # a backlog must not keep the loop to itself
+        while self._unacknowledged >= MAX_UNACKNOWLEDGED or len(self._in_flight) >= MAX_UNCOMMITTED:
             self._raise_if_stale()
             self._moved.clear()
             await self._first_of(self._moved, self._stale)
         self._raise_if_stale()
+        self._unacknowledged += 1
         self._in_flight.append(emission)
         self.head = emission.state
         self._moved.set()
 
     def acknowledge(self, emission: Emission) -> None:
         """Note that an event is stored; what is no longer in flight is ignored."""
-        emission.acknowledged = self._naps
+        if emission in self._in_flight:
+            emission.acknowledged = self._naps
+            emission.payload = None
+            self._unacknowledged -= 1
+            self._moved.set()
 
     def fail(self, emission: Emission) -> None:
         """Note that an event may not be stored: everything uncommitted is delivered again."""
@@ -210,9 +223,10 @@ class Committer:
                     "%s; the stored one is loaded, what is not yet committed comes again", error
                 )
                 self._drop()
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - whatever a store does, it is tried again
                 if failure != str(error):
-                    self._log.warning("The watermark cannot be saved: %s", error)
+                    unexpected = None if isinstance(error, StoreError) else error
+                    self._log.warning("The watermark cannot be saved: %s", error, exc_info=unexpected)
                 failure = str(error)
             else:
                 failure = None
@@ -245,18 +259,20 @@ class Committer:
             self._settle(await self._store.load(self._key))
         revision = 0 if self.committed is None else self.committed.revision
         state = replace(state, revision=revision + 1, status=self._status)
+        wire = state.to_wire()
         self._unsure = state
-        await self._store.save(self._key, state.to_wire(), expected=revision or None)
-        self.committed, self._unsure = state, None
+        await self._store.save(self._key, wire, expected=revision or None)
+        self.committed, self._wire, self._unsure = state, wire, None
 
     def _settle(self, wire: dict[str, Any] | None) -> None:
         """Find out whether a save that failed has happened all the same."""
         if self._unsure is not None and wire == self._unsure.to_wire():
-            self.committed = self._unsure
+            self.committed, self._wire = self._unsure, wire
         self._unsure = None
 
     def _drop(self) -> None:
         self._in_flight = deque()
+        self._unacknowledged = 0
         if self.head is not None:
             self.head = None
             self._stale.set()

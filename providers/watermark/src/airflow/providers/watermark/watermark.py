@@ -171,8 +171,9 @@ class Sweep:
             high = bound if is_after(bound, state.low) else state.low
         # Only a sweep that *began* without an identity's upload may forget it: everything it could
         # have left behind is visible to this sweep, from its first page on.
-        late = {digest(identity) for identity in bounds.late}
-        self._leaving = set() if resumed else state.pending.keys() - late
+        forgets = not resumed and bounds.late is not None
+        late = {digest(identity) for identity in bounds.late or ()}
+        self._leaving = state.pending.keys() - late if forgets else set()
         self._state = replace(state, high=high)
         self.low: Position = state.low
         self.high: Position = high
@@ -184,7 +185,7 @@ class Sweep:
     def _register(self, bounds: HighWatermark, low: Position) -> Position:
         """Give a slot to every late identity that high may pass; without room, lower the bound instead."""
         bound = bounds.bound
-        for identity, since in sorted(bounds.late.items(), key=lambda item: item[1]):
+        for identity, since in sorted((bounds.late or {}).items(), key=lambda item: item[1]):
             name = digest(identity)
             if name in self._pending:
                 continue

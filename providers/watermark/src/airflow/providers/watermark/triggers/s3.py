@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final
+from urllib.parse import unquote_plus
 
 from airflow.providers.watermark.change import Change, HighWatermark, Page
 from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
@@ -205,10 +206,17 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
         now, late = await self._uploads()
         return HighWatermark.from_clock(now, late_arrival=self.late_arrival, step=STEP, late=late)
 
-    async def _uploads(self) -> tuple[datetime, dict[str, datetime]]:
-        """List the uploads in progress: S3's clock, and each key's earliest upload, to the second."""
+    async def _uploads(self) -> tuple[datetime, dict[str, datetime] | None]:
+        """
+        List the uploads in progress.
+
+        :return: S3's clock; and each key's earliest upload, to the second, or ``None`` if it is not told.
+        """
+        pages = self._upload_pages()
+        late: dict[str, datetime] = {}
+        stale = 0
         try:
-            page = await self._call("list_multipart_uploads", Prefix=self.prefix)
+            first = await anext(pages)
         except (ConfigurationError, SourceError) as error:
             code = _error_code(error.__cause__)
             if code not in _NO_UPLOAD_LISTS:
@@ -218,34 +226,21 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
                 f"S3 does not list multipart uploads ({code}): uploads that take longer than "
                 f"late_arrival={self.late_arrival:g} s may be lost. Allow s3:ListBucketMultipartUploads",
             )
-            return _date(await self._call("list_objects_v2", Prefix=self.prefix, MaxKeys=1)), {}
+            return _date(await self._call("list_objects_v2", Prefix=self.prefix, MaxKeys=1)), None
         self.say_once("uploads", False)  # noqa: FBT003
-        now = _date(page)
+        now = _date(first)
         oldest = now - timedelta(seconds=self.max_upload_age)
-        late: dict[str, datetime] = {}
-        stale = 0
         wanted = self._filter()
-        while True:
+        page: dict[str, Any] | None = first
+        while page is not None:
             for upload in page.get("Uploads", ()):
-                key = upload["Key"]
+                key: str = upload["Key"]
                 begun = upload["Initiated"].astimezone(UTC).replace(microsecond=0)
-                if not wanted.wants(key):
-                    continue
                 if begun < oldest:
                     stale += 1
-                    continue
-                late[key] = min(begun, late.get(key, begun))
-            if not page.get("IsTruncated"):
-                break
-            marker = {
-                "KeyMarker": page.get("NextKeyMarker"),
-                "UploadIdMarker": page.get("NextUploadIdMarker"),
-            }
-            if not marker["KeyMarker"] or marker["KeyMarker"] < page.get("KeyMarker", ""):
-                msg = f"S3 bucket {self.bucket_name!r}: the list of uploads breaks off; it is tried again"
-                raise SourceError(msg)
-            given = {name: value for name, value in marker.items() if value}
-            page = await self._call("list_multipart_uploads", Prefix=self.prefix, **given)
+                elif wanted.wants(key):
+                    late[key] = min(begun, late.get(key, begun))
+            page = await anext(pages, None)
         self.say_once(
             "stale uploads",
             stale > 0
@@ -253,6 +248,29 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
             "not watched for; abort them with a lifecycle rule, they also cost storage",
         )
         return now, late
+
+    async def _upload_pages(self) -> AsyncGenerator[dict[str, Any], None]:
+        """List the uploads in progress, page by page, with keys as they are."""
+        # Without url-encoding a control character in a key makes the answer unreadable. Other than for
+        # listings of objects, botocore does not see to it; some servers ignore it.
+        start: dict[str, str] = {}
+        while True:
+            page = await self._call("list_multipart_uploads", Prefix=self.prefix, EncodingType="url", **start)
+            decode = unquote_plus if page.get("EncodingType") == "url" else str
+            for upload in page.get("Uploads", ()):
+                upload["Key"] = decode(upload["Key"])
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            following = {}
+            if page.get("NextKeyMarker"):
+                following["KeyMarker"] = decode(page["NextKeyMarker"])
+            if page.get("NextUploadIdMarker"):
+                following["UploadIdMarker"] = page["NextUploadIdMarker"]
+            if not following or following == start:
+                msg = f"S3 bucket {self.bucket_name!r}: the list of uploads breaks off; it is tried again"
+                raise SourceError(msg)
+            start = following
 
     async def read_changes(self, sweep: Sweep) -> AsyncGenerator[Page, None]:
         """List the prefix in key order, which is the order of the keys' UTF-8 bytes."""

@@ -119,7 +119,9 @@ class Watch:
 
     async def _first_pending(self, bounds: HighWatermark, low: Position) -> dict[str, Pending]:
         """Give slots to what is late already, and note which version of each is old news."""
-        late = {identity: since for identity, since in bounds.late.items() if not is_after(since, low)}
+        late = {
+            identity: since for identity, since in (bounds.late or {}).items() if not is_after(since, low)
+        }
         if len(late) > MAX_PENDING:
             self._log.warning(
                 "%d uploads are in progress; those begun last, %d, are watched for", len(late), MAX_PENDING
@@ -129,7 +131,7 @@ class Watch:
             return {}
         current = await self._trigger.find_changes(list(late))
         # What ended while it was looked up may itself be what was found: then it is news.
-        still = (await self._trigger.get_high_watermark()).late
+        still = (await self._trigger.get_high_watermark()).late or ()
         slots = {}
         for identity, since in late.items():
             change = current.get(identity) if identity in still else None

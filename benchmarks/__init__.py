@@ -1,0 +1,1 @@
+"""Measurements: figures are for release notes and comparisons, never for tests."""
