@@ -14,7 +14,7 @@ KEEP ?=
 ROUNDS ?=
 UPGRADE ?=
 
-SOURCES := $(wildcard .ci devtools example_dags providers tests)
+SOURCES := $(wildcard .ci benchmarks devtools example_dags providers tests)
 
 # Whatever imports Airflow writes into its home: never into the user's own.
 export AIRFLOW_HOME := $(CURDIR)/.airflow-home

@@ -99,12 +99,13 @@ async def measure(objects: int) -> None:
     ids_bytes = len(drain.ids) * 100  # what this measurement itself keeps, roughly
     print(
         f"objects            {objects}\n"
-        f"delivered          {len(drain.ids)} in {drain.events} events, the largest {drain.largest_event} bytes\n"
+        f"delivered          {len(drain.ids)} in {drain.events} events\n"
+        f"largest event      {drain.largest_event} bytes\n"
         f"delivered again    {drain.delivered - len(drain.ids)} (after the break at {at_break})\n"
         f"lost               {objects - len(drain.ids)}\n"
         f"seconds            {seconds:.1f} ({cpu_seconds:.1f} CPU)\n"
         f"state              {max(map(len, store._texts.values()))} bytes\n"  # noqa: SLF001
-        f"peak memory        +{grown / 1024:.0f} MiB, of which {ids_bytes / 2**20:.0f} are the ids kept here\n"
+        f"peak memory        +{grown / 1024:.0f} MiB ({ids_bytes / 2**20:.0f} of it for this count of ids)\n"
         f"longest loop hold  {drain.longest_hold * 1000:.0f} ms"
     )
 

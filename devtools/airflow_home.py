@@ -28,7 +28,8 @@ Component = Literal["api-server", "dag-processor", "scheduler", "triggerer"]
 _T = TypeVar("_T")
 
 _POLL_INTERVAL = 0.25
-_LOG_TAIL_LINES = 25
+_LOG_TAIL_LINES = 15
+_LOG_LINE_WIDTH = 250
 
 
 class AirflowHomeError(Exception):
@@ -158,7 +159,7 @@ class AirflowHome:
         parts = []
         for log in sorted(self.path.glob("*.log")):
             lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
-            parts.append("\n".join([f"--- the end of {log}:", *lines]))
+            parts.append("\n".join([f"--- the end of {log}:", *(line[:_LOG_LINE_WIDTH] for line in lines)]))
         return "\n".join(parts)
 
 

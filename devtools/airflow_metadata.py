@@ -106,6 +106,17 @@ class AirflowMetadata:
             for run_id, state, events in self.rows(query, dag_id)
         ]
 
+    def stranded_events(self, asset: str, dag_id: str) -> list[int]:
+        """Return the ids of events for which Airflow will start no run until yet another event comes.
+
+        That befalls what is stored while an earlier event is still queued (apache/airflow#56050).
+        """
+        query = """SELECT event.id FROM asset_event AS event JOIN asset ON asset.id = event.asset_id
+                   WHERE asset.name = ?
+                   AND event.id NOT IN (SELECT event_id FROM dagrun_asset_event)
+                   AND NOT EXISTS (SELECT 1 FROM asset_dag_run_queue WHERE target_dag_id = ?)"""
+        return [number for (number,) in self.rows(query, asset, dag_id)]
+
     def returned(self, dag_id: str, task_id: str) -> list[Returned]:
         """Return what the instances of a task returned, in all runs."""
         query = """SELECT run_id, map_index, value FROM xcom

@@ -32,7 +32,7 @@ class Interruption:
 
     :param kind: what ended it
     :param began: when it was ordered
-    :param ended: when the watcher was gone for certain
+    :param ended: by when the watcher was gone for certain
     """
 
     kind: str
@@ -108,7 +108,7 @@ class Ledger:
 
     @property
     def superseded(self) -> list[Version]:
-        """The missing versions that were overwritten before they were read, if ever: nobody promised those."""
+        """The missing versions that were overwritten: those may never have been read."""
         return [each for each in self.missing if self._current[each.key] != each]
 
     def repeats(self, interruptions: Sequence[Interruption]) -> list[Repeat]:

@@ -11,13 +11,14 @@ import pytest
 import airflow.providers.watermark
 
 PACKAGE = "airflow.providers.watermark"
-CORE = ("change", "events", "exceptions", "position", "watermark")
+CORE = ("change", "events", "exceptions", "position", "sql.query", "sql.settling", "values", "watermark")
 IMPURE = ("airflow", "aiobotocore", "asgiref", "asyncio", "os", "pathlib", "socket", "subprocess", "time")
 CLOCKS = {"now", "today", "utcnow"}
 
 
 def parse(module: str) -> ast.Module:
-    return ast.parse((Path(airflow.providers.watermark.__file__).parent / f"{module}.py").read_text())
+    folder = Path(airflow.providers.watermark.__file__).parent
+    return ast.parse(folder.joinpath(*module.split(".")).with_suffix(".py").read_text())
 
 
 def walk_run_time(tree: ast.AST) -> Iterator[ast.AST]:

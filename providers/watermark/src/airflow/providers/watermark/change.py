@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from airflow.providers.watermark.position import Position, encode_position, floor_timestamp
 
-__all__ = ["Change", "HighWatermark", "Page", "digest"]
+__all__ = ["Change", "HighWatermark", "Page", "Window", "digest"]
 
 
 def digest(*parts: str) -> str:
@@ -75,6 +75,21 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """
+    A final part of a source: nothing more can appear in it.
+
+    :param high: Its upper bound, inclusive; the lower one is the low watermark, exclusive.
+    :param count: How many changes it has.
+    :param more: Whether there may be more behind it.
+    """
+
+    high: Position
+    count: int
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HighWatermark:
     """
     What a source says of itself right before it is read.
@@ -111,9 +126,11 @@ class HighWatermark:
             step can still change within it, so it waits until the step is over.
         :param late: As above; by default there are none.
         """
+        due = floor_timestamp(now, step)
         return cls(
-            bound=floor_timestamp(now - timedelta(seconds=late_arrival), step),
-            due=floor_timestamp(now, step),
+            # What waits is never settled, however short late_arrival is.
+            bound=min(floor_timestamp(now - timedelta(seconds=late_arrival), step), due - step),
+            due=due,
             future=floor_timestamp(now + timedelta(seconds=late_arrival), step),
             late=late,
             step=step,

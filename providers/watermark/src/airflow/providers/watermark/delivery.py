@@ -160,6 +160,30 @@ class Committer:
             await self._save(state)
             self.head = self.committed
 
+    async def intend(self, state: WatermarkState) -> WatermarkState:
+        """
+        Save at once, before anything is delivered, what is about to be.
+
+        :param state: Makes no new claim of delivery.
+        :return: The state as it is stored.
+        """
+        async with self._lock:
+            await self._save(state)
+            self.head = self.committed
+        return state
+
+    async def settle(self) -> None:
+        """
+        Wait until all that was admitted is committed.
+
+        :raises StaleError: It was dropped instead.
+        """
+        while self._in_flight:
+            self._raise_if_stale()
+            self._moved.clear()
+            await self._first_of(self._moved, self._stale)
+        self._raise_if_stale()
+
     async def report(self, status: Mapping[str, str] | None) -> None:
         """Save the watcher's status, if there is a watermark and the store can be reached."""
         self._status = status
@@ -188,9 +212,18 @@ class Committer:
         self.head = emission.state
         self._moved.set()
 
+    def advance(self, state: WatermarkState) -> None:
+        """
+        Go on from a state that brought no news, and that is not worth a save.
+
+        :raises StaleError: It follows from a state that is no longer the stored one.
+        """
+        self._raise_if_stale()
+        self.head = state
+
     def acknowledge(self, emission: Emission) -> None:
         """Note that an event is stored; what is no longer in flight is ignored."""
-        if emission in self._in_flight:
+        if emission.acknowledged is None and emission in self._in_flight:
             emission.acknowledged = self._naps
             emission.payload = None
             self._unacknowledged -= 1

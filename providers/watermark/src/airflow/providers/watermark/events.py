@@ -10,20 +10,41 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from functools import cmp_to_key
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from airflow.providers.watermark.change import Change, digest
-from airflow.providers.watermark.exceptions import EventError
-from airflow.providers.watermark.position import Position, encode_position, parse_timestamp
+from airflow.providers.watermark.exceptions import EventError, StateError
+from airflow.providers.watermark.position import (
+    BEGINNING,
+    Position,
+    decode_position,
+    encode_position,
+    is_after,
+    parse_timestamp,
+)
+from airflow.providers.watermark.values import decode_value
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
-__all__ = ["EVENT_VERSION", "Batch", "DeliveredChange", "ObjectChange", "read_changes"]
+__all__ = [
+    "EVENT_VERSION",
+    "Batch",
+    "DeliveredChange",
+    "ObjectChange",
+    "ReadWindow",
+    "RowChange",
+    "read_changes",
+    "read_window",
+    "window_payload",
+]
 
 EVENT_VERSION: Final = 1
+
+_T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +98,11 @@ class Batch:
         Add a change.
 
         :return: Whether it was added: ``False`` if there is no room for it beside the others.
-        :raises EventError: Its detail is not strict JSON; the message names the change.
+        :raises EventError: Its detail is not strict JSON, or has an ``id``; the message names the change.
         """
+        if "id" in change.detail:
+            msg = f"the detail of change {change.identity!r} has an 'id', which is the change's own"
+            raise EventError(msg)
         entry = {"id": change.id, **change.detail}
         try:
             size = _json_size(entry) + len(", ")
@@ -94,18 +118,56 @@ class Batch:
 
     def close(self) -> dict[str, Any] | None:
         """Give the event's payload, or ``None`` without changes; and begin a new batch."""
+        return self.close_empty() if self.changes else None
+
+    def close_empty(self) -> dict[str, Any]:
+        """Give the event's payload, be it without changes; and begin a new batch."""
         changes = self.changes
-        if not changes:
-            return None
         self._clear()
         return {
             "watermark": {
                 **self._watermark,
-                "event_id": digest("batch", *(change["id"] for change in changes)),
+                "event_id": digest("batch", *_identify(self._watermark, changes)),
             },
             "count": len(changes),
             "changes": changes,
         }
+
+
+def _identify(watermark: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name a batch by its changes; one without any by where it stands."""
+    return [change["id"] for change in changes] or [watermark["source"], json.dumps(watermark["high"])]
+
+
+def window_payload(
+    *,
+    watcher: str,
+    source: str,
+    low: Position,
+    high: Position,
+    epoch: int,
+    count: int,
+    column: str | None,
+) -> dict[str, Any]:
+    """
+    Build the payload of a window.
+
+    Its ``event_id`` is made from the source, the epoch and the bounds only: rows may leave a final window, but
+    it is the very same one.
+    """
+    bounds = {"low": encode_position(low), "high": encode_position(high)}
+    return {
+        "watermark": {
+            "version": EVENT_VERSION,
+            "event_id": digest("window", source, str(epoch), json.dumps(bounds, sort_keys=True)),
+            "epoch": epoch,
+            "watcher": watcher,
+            "source": source,
+            **bounds,
+        },
+        "count": count,
+        "cursor_column": column,
+    }
 
 
 def _json_size(value: object) -> int:
@@ -174,9 +236,9 @@ class ObjectChange(DeliveredChange):
     @classmethod
     def from_wire(cls, watermark: Mapping[str, Any], entry: Mapping[str, Any]) -> Self:
         """Read one entry of an event's ``changes``."""
-        scheme, _, rest = watermark["source"].partition("://")
+        scheme, _, rest = _typed(watermark, "source", str).partition("://")
         bucket = rest.partition("/")[0]
-        key = entry["key"]
+        key = _typed(entry, "key", str)
         return cls(
             id=entry["id"],
             epoch=watermark["epoch"],
@@ -185,8 +247,8 @@ class ObjectChange(DeliveredChange):
             bucket=bucket,
             key=key,
             uri=f"{scheme}://{bucket}/{key}",
-            size=entry["size"],
-            etag=entry["etag"],
+            size=_typed(entry, "size", int),
+            etag=_typed(entry, "etag", str),
             last_modified=parse_timestamp(entry["last_modified"]),
         )
 
@@ -196,7 +258,45 @@ class ObjectChange(DeliveredChange):
         return (self.last_modified, self.key)
 
 
-_TYPES: Final[Mapping[str, type[DeliveredChange]]] = {"s3": ObjectChange}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowChange(DeliveredChange):
+    """
+    A new or changed row.
+
+    :param key: The primary key's columns.
+    :param cursor: The value of the cursor column.
+    :param row: The selected columns, typed as the driver gave them; ``None`` if only keys are delivered, or if
+        the row alone was larger than an event may be.
+    :param truncated: Whether the row was left out because it was too large: read it by its key.
+    """
+
+    key: Mapping[str, Any]
+    cursor: Position
+    row: Mapping[str, Any] | None
+    truncated: bool
+
+    @classmethod
+    def from_wire(cls, watermark: Mapping[str, Any], entry: Mapping[str, Any]) -> Self:
+        """Read one entry of an event's ``changes``."""
+        row = entry.get("row")
+        return cls(
+            id=entry["id"],
+            epoch=watermark["epoch"],
+            event_id=watermark["event_id"],
+            detail={name: value for name, value in entry.items() if name != "id"},
+            key={name: decode_value(value) for name, value in entry["key"].items()},
+            cursor=decode_position(entry["cursor"]),
+            row=None if row is None else {name: decode_value(value) for name, value in row.items()},
+            truncated=entry.get("truncated", False),
+        )
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Rows are sorted by the cursor."""
+        return (self.cursor,)
+
+
+_TYPES: Final[Mapping[str, type[DeliveredChange]]] = {"s3": ObjectChange, "sql": RowChange}
 
 
 def read_changes(triggering_asset_events: Mapping[Any, Sequence[Any]] | None, asset: Asset) -> list[Any]:
@@ -214,7 +314,7 @@ def read_changes(triggering_asset_events: Mapping[Any, Sequence[Any]] | None, as
     :raises EventError: An event is damaged, carries a window of rows rather than changes, or was written
         by a newer release.
     """
-    changes: dict[str, DeliveredChange] = {}
+    changes: dict[tuple[str, str], DeliveredChange] = {}
     for payload in sorted(_payloads(triggering_asset_events, asset), key=_payload_order):
         watermark = payload["watermark"]
         if "changes" not in payload:
@@ -224,11 +324,24 @@ def read_changes(triggering_asset_events: Mapping[Any, Sequence[Any]] | None, as
         try:
             for entry in payload["changes"]:
                 change = kind.from_wire(watermark, entry)
-                changes[change.id] = change  # later epochs replace earlier ones
-        except (KeyError, TypeError, ValueError) as error:
+                # Later epochs replace earlier ones. Two sources may well hold equal things.
+                changes[_typed(watermark, "source", str), _typed(entry, "id", str)] = change
+        except (StateError, KeyError, TypeError, ValueError, AttributeError) as error:
             msg = f"event {watermark.get('event_id')} of asset {asset.name!r} is damaged: {error!r}"
             raise EventError(msg) from error
-    return sorted(changes.values(), key=lambda change: change.order)
+    try:
+        return sorted(changes.values(), key=lambda change: (type(change).__name__, change.order))
+    except TypeError as error:
+        msg = f"the changes of asset {asset.name!r} have no common order: {error}"
+        raise EventError(msg) from error
+
+
+def _typed(entry: Mapping[str, Any], name: str, kind: type[_T]) -> _T:
+    value = entry[name]
+    if not isinstance(value, kind):
+        msg = f"{name}={value!r}"
+        raise TypeError(msg)
+    return value
 
 
 def _payload_order(payload: Mapping[str, Any]) -> tuple[int, str]:
@@ -262,3 +375,105 @@ def _payloads(events: Mapping[Any, Iterable[Any]] | None, asset: Asset) -> Itera
                 raise EventError(msg)
             case _:
                 log.info("An event of asset %r is not from a watermark trigger; passed over", asset.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadWindow:
+    """
+    All windows of a Dag run as one: the rows with ``low < cursor <= high`` are complete and final.
+
+    :param low: The lower bound, exclusive; ``BEGINNING`` if there is none.
+    :param high: The upper bound, inclusive.
+    :param count: How many rows it had when it was delivered.
+    :param epoch: The watermark's epoch: raised by a rewind, which delivers again on purpose.
+    :param column: The cursor column, quoted for its database.
+    """
+
+    low: Position
+    high: Position
+    count: int
+    epoch: int
+    column: str | None
+
+    @property
+    def parameters(self) -> dict[str, Position]:
+        """The bounds to bind, by name: ``low`` (not if it is the beginning) and ``high``."""
+        bounds = {"high": self.high}
+        return bounds if self.low is BEGINNING else {"low": self.low, **bounds}
+
+    def where(self, paramstyle: str = "pyformat") -> str:
+        """
+        Give the window as a predicate, to be sent with :attr:`parameters`.
+
+        :param paramstyle: ``"pyformat"`` (``%(low)s``: psycopg, PyMySQL) or ``"named"`` (``:low``: SQLite,
+            Oracle, ``sqlalchemy.text``).
+        :raises EventError: The style is another, or the event tells no column.
+        """
+        mark = {"pyformat": "%({})s", "named": ":{}"}.get(paramstyle)
+        if mark is None or self.column is None:
+            msg = f"no predicate for column {self.column!r} in paramstyle {paramstyle!r}"
+            raise EventError(msg)
+        column = self.column.replace("%", "%%") if paramstyle == "pyformat" else self.column
+        upper = f"{column} <= {mark.format('high')}"
+        return upper if self.low is BEGINNING else f"{column} > {mark.format('low')} AND {upper}"
+
+
+def read_window(
+    triggering_asset_events: Mapping[Any, Sequence[Any]] | None, asset: Asset
+) -> ReadWindow | None:
+    """
+    Read the window of rows that this Dag run was started for.
+
+    Adjacent windows are merged, repeats and overlaps are clipped, and only the newest epoch counts.
+
+    :param triggering_asset_events: The task's ``triggering_asset_events``, as it is.
+    :param asset: The watched asset.
+    :return: ``None`` without window events: the run was started by hand, say.
+    :raises EventError: There is a gap between the windows, or an event carries changes, is damaged, or was
+        written by a newer release.
+    """
+    windows = [_window(payload, asset) for payload in _payloads(triggering_asset_events, asset)]
+    if not windows:
+        return None
+    epoch = max(window.epoch for window in windows)
+    newest = {(window.low, window.high): window for window in windows if window.epoch == epoch}
+    merged: ReadWindow | None = None
+    for window in sorted(newest.values(), key=cmp_to_key(_compare_windows)):
+        if merged is None:
+            merged = window
+        elif is_after(window.low, merged.high):
+            msg = (
+                f"asset {asset.name!r}: there is a gap between the windows up to {merged.high!r} and from "
+                f"{window.low!r}; another run may have it. Clear that run first"
+            )
+            raise EventError(msg)
+        elif is_after(window.high, merged.high):
+            merged = replace(merged, high=window.high, count=merged.count + window.count)
+    return merged
+
+
+def _window(payload: Mapping[str, Any], asset: Asset) -> ReadWindow:
+    watermark = payload["watermark"]
+    if "changes" in payload:
+        msg = f"event {watermark['event_id']} of asset {asset.name!r} carries changes; use read_changes()"
+        raise EventError(msg)
+    try:
+        return ReadWindow(
+            low=decode_position(watermark["low"]),
+            high=decode_position(watermark["high"]),
+            count=payload["count"],
+            epoch=watermark["epoch"],
+            column=payload.get("cursor_column"),
+        )
+    except (KeyError, StateError) as error:
+        msg = f"event {watermark['event_id']} of asset {asset.name!r} is damaged: {error!r}"
+        raise EventError(msg) from error
+
+
+def _compare_windows(one: ReadWindow, other: ReadWindow) -> int:
+    for first, second in ((one.low, other.low), (one.high, other.high)):
+        if is_after(first, second):
+            return 1
+        if is_after(second, first):
+            return -1
+    return 0

@@ -18,6 +18,7 @@ type                 Python value                                wire value
 ``string``           :class:`str`, code-point order              the text
 ``bytes``            :class:`bytes`                              base64
 ``uuid``             :class:`uuid.UUID`, order of its integer    the canonical text
+``tuple``            :class:`tuple` of these, in their order     a list of wire positions
 ===================  ==========================================  ==============================
 """
 
@@ -60,7 +61,8 @@ class _Beginning:
 
 BEGINNING: Final = _Beginning()
 
-Position = datetime | date | int | float | Decimal | str | bytes | UUID | _Beginning
+Scalar = datetime | date | int | float | Decimal | str | bytes | UUID | _Beginning
+Position = Scalar | tuple[Scalar, ...]
 
 
 def position_type(value: object) -> str:  # noqa: C901 - a table, spelled as a match
@@ -92,6 +94,8 @@ def position_type(value: object) -> str:  # noqa: C901 - a table, spelled as a m
             return "bytes"
         case UUID():
             return "uuid"
+        case tuple() if value and not {"tuple", "beginning"}.intersection(map(position_type, value)):
+            return "tuple"
     msg = f"{value!r} ({type(value).__name__}) is no position: it has no place in a total order"
     raise PositionTypeError(msg)
 
@@ -121,7 +125,7 @@ def require_same_type(position: Position, other: Position) -> None:
 
     :raises PositionTypeError: They have none; the message names both.
     """
-    one, two = position_type(position), position_type(other)
+    one, two = _describe(position), _describe(other)
     if one != two:
         msg = (
             f"position {position!r} is a {one}, but {other!r} is a {two}: they have no common order. If the "
@@ -135,15 +139,17 @@ def encode_position(value: Position) -> dict[str, Any]:
     Give the JSON form of a position.
 
     :param value: A position.
-    :return: ``{"type": str, "value": str | None}``; equal positions of one type give equal forms, except
+    :return: ``{"type": str, "value": str | list | None}``; equal positions of one type give equal forms, except
         for decimals, which keep their scale.
     :raises PositionTypeError: The value is no position.
     """
     kind = position_type(value)
-    text: str | None
+    text: str | list[dict[str, Any]] | None
     match value:
         case _Beginning():
             text = None
+        case tuple():
+            text = [encode_position(each) for each in value]
         case datetime():
             text = format_timestamp(value)
         case date():
@@ -167,6 +173,8 @@ def decode_position(wire: object) -> Position:
     match wire:
         case {"type": "beginning"}:
             return BEGINNING
+        case {"type": "tuple", "value": [_, *_] as parts}:
+            return tuple(_scalar(decode_position(part)) for part in parts)
         case {"type": str(kind), "value": str(text)} if kind in _DECODERS:
             try:
                 value = _DECODERS[kind](text)
@@ -204,7 +212,11 @@ def parse_timestamp(text: str) -> datetime:
     if value.utcoffset() is None:
         msg = f"{text!r} has no UTC offset"
         raise ValueError(msg)
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as error:
+        msg = f"{text!r} is out of range in UTC"
+        raise ValueError(msg) from error
 
 
 def floor_timestamp(value: datetime, step: timedelta) -> datetime:
@@ -219,6 +231,20 @@ def floor_timestamp(value: datetime, step: timedelta) -> datetime:
     return epoch + (value - epoch) // step * step
 
 
+def _describe(position: Position) -> str:
+    kind = position_type(position)
+    if isinstance(position, tuple):
+        return f"{kind} of {', '.join(map(position_type, position))}"
+    return kind
+
+
+def _scalar(position: Position) -> Scalar:
+    if isinstance(position, tuple | _Beginning):
+        msg = f"{position!r} is no part of a stored position"
+        raise StateError(msg)
+    return position
+
+
 def _is_unicode(value: str) -> bool:
     try:
         value.encode()
@@ -227,7 +253,7 @@ def _is_unicode(value: str) -> bool:
     return True
 
 
-_DECODERS: Final[Mapping[str, Callable[[str], Position]]] = {
+_DECODERS: Final[Mapping[str, Callable[[str], Scalar]]] = {
     "timestamp": parse_timestamp,
     "naive-timestamp": datetime.fromisoformat,
     "date": date.fromisoformat,

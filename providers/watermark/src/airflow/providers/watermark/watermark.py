@@ -16,13 +16,14 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 from airflow.providers.watermark.change import Change, HighWatermark, Page, digest
-from airflow.providers.watermark.exceptions import StateError
+from airflow.providers.watermark.exceptions import PositionTypeError, StateError
 from airflow.providers.watermark.position import (
     BEGINNING,
     Position,
     decode_position,
     encode_position,
     is_after,
+    position_type,
     require_same_type,
 )
 
@@ -59,6 +60,8 @@ class WatermarkState:
     :param cursor: How far that sweep has been delivered, in reading order, inclusive.
     :param seen: Ids of delivered changes after ``low``, with their positions.
     :param pending: Late identities, by :func:`~airflow.providers.watermark.change.digest`.
+    :param restless: Whether the newest event followed another so closely that Airflow may have stored it
+        without starting a run: then one without changes is owed.
     :param epoch: Raised by each rewind: what is delivered again on purpose has another epoch.
     :param revision: Raised by each save.
     :param status: ``None``, or the error that the watcher waits to see mended: ``error`` and ``since``.
@@ -70,6 +73,7 @@ class WatermarkState:
     cursor: Position | None = None
     seen: Mapping[str, Position] = field(default_factory=lambda: _NOTHING)
     pending: Mapping[str, Pending] = field(default_factory=lambda: _NOTHING)
+    restless: bool = False
     epoch: int = 1
     revision: int = 0
     status: Mapping[str, str] | None = None
@@ -79,8 +83,9 @@ class WatermarkState:
         Set the low watermark to another position, on purpose.
 
         :param low: The new cut, inclusive: what comes after it is delivered, again if need be.
-        :raises PositionTypeError: The source's positions are of another type.
+        :raises PositionTypeError: The source's positions are of another type, or it is no position.
         """
+        position_type(low)
         if BEGINNING not in (low, self.low):
             require_same_type(low, self.low)
         return replace(
@@ -101,6 +106,7 @@ class WatermarkState:
             "pending": _pack(
                 (slot.since, identity + (slot.last or _NO_ID)) for identity, slot in self.pending.items()
             ),
+            "restless": self.restless,
             "status": None if self.status is None else dict(self.status),
         }
 
@@ -111,7 +117,7 @@ class WatermarkState:
 
         :raises StateError: It is damaged, or was written by a newer version of this package.
         """
-        if not isinstance(wire, dict) or not isinstance(wire.get("version"), int):
+        if not isinstance(wire, dict) or not _is_whole(wire.get("version")) or wire["version"] < 1:
             msg = "the stored watermark is not one of ours; reset it, or name another watermark_key"
             raise StateError(msg)
         if wire["version"] > STATE_VERSION:
@@ -121,9 +127,18 @@ class WatermarkState:
             )
             raise StateError(msg)
         try:
-            high, cursor = wire["high"], wire["cursor"]
-            return cls(
-                source=dict(wire["source"]),
+            high, cursor, status = wire["high"], wire["cursor"], wire.get("status")
+            if not (
+                isinstance(wire["source"], dict)
+                and _is_whole(wire["epoch"])
+                and _is_whole(wire["revision"])
+                and isinstance(wire["restless"], bool)
+                and (status is None or (isinstance(status, dict) and _are_texts(status.values())))
+            ):
+                msg = "an entry has another type"
+                raise TypeError(msg)  # noqa: TRY301 - told as all damages are
+            state = cls(
+                source=wire["source"],
                 low=decode_position(wire["low"]),
                 high=None if high is None else decode_position(high),
                 cursor=None if cursor is None else decode_position(cursor),
@@ -132,13 +147,24 @@ class WatermarkState:
                     names[0]: Pending(position, None if names[1] == _NO_ID else names[1])
                     for position, names in _unpack(wire["pending"], 2)
                 },
-                epoch=int(wire["epoch"]),
-                revision=int(wire["revision"]),
-                status=wire.get("status"),
+                restless=wire["restless"],
+                epoch=wire["epoch"],
+                revision=wire["revision"],
+                status=status,
             )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            msg = f"the stored watermark is damaged ({error!r}); repair or reset it"
+            state._require_one_type()
+        except (StateError, KeyError, TypeError, ValueError) as error:
+            msg = f"the stored watermark is damaged ({type(error).__name__}: {error}); repair or reset it"
             raise StateError(msg) from error
+        return state
+
+    def _require_one_type(self) -> None:
+        since = (slot.since for slot in self.pending.values())
+        positions = [self.low, self.high, *self.seen.values(), *since]
+        kinds = {position_type(position) for position in positions if position is not None} - {"beginning"}
+        if len(kinds) > 1:
+            msg = f"it mixes positions of the types {', '.join(sorted(kinds))}"
+            raise PositionTypeError(msg)
 
 
 class Sweep:
@@ -151,6 +177,7 @@ class Sweep:
         When there is no more room, such changes wait; nothing is lost.
     :ivar low: The cut that the sweep starts from, inclusive: everything at or before it is old news.
     :ivar high: The cut that it leaves behind, inclusive.
+    :ivar due: Changes at or after it wait, unless they are settled; ``None``: nothing waits.
     :ivar cursor: How far it has come in reading order, inclusive; reading goes on after it.
     :ivar full: Whether a change had to wait because ``seen`` was full.
     :ivar held_back: Whether late identities without a slot hold ``high`` back.
@@ -177,6 +204,7 @@ class Sweep:
         self._state = replace(state, high=high)
         self.low: Position = state.low
         self.high: Position = high
+        self.due: Position | None = bounds.due
         self.cursor: Position | None = state.cursor
         self.full = False
         self.future: Change | None = None
@@ -217,7 +245,8 @@ class Sweep:
         if not is_after(position, self.low):
             return slot is not None and not is_after(slot.since, position) and slot.last != change.id
         bounds = self._bounds
-        if bounds.due is not None and not is_after(bounds.due, position):
+        settled = not is_after(position, self.high)  # never waits: the next sweep would not look for it
+        if not settled and bounds.due is not None and not is_after(bounds.due, position):
             if bounds.future is not None and not is_after(bounds.future, position):
                 self.future = self.future or change
                 self.future_count += 1
@@ -226,11 +255,9 @@ class Sweep:
             if slot is not None:
                 self._remember(change, slot)
             return False
-        if not is_after(position, self.high):
+        if settled or len(self._seen) < self._max_seen:
             return True
-        if len(self._seen) < self._max_seen:
-            return True
-        self.full = True
+        self.full = self._max_seen > 0  # settled delivery remembers nothing, and is never full
         return False
 
     def take(self, change: Change) -> None:
@@ -266,6 +293,14 @@ class Sweep:
             seen={name: position for name, position in self._seen.items() if is_after(position, high)},
             pending={name: slot for name, slot in self._pending.items() if name not in self._leaving},
         )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _pack(entries: Iterable[tuple[Position, str]]) -> list[list[Any]]:

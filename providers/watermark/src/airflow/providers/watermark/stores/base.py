@@ -93,7 +93,7 @@ def configured_store() -> BaseWatermarkStore:
     path = store_class_path()
     try:
         store_class = pkgutil.resolve_name(path)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:
         msg = f"[watermark] store = {path!r} cannot be imported ({error}); name the class path of a store"
         raise ConfigurationError(msg) from error
     if not (isinstance(store_class, type) and issubclass(store_class, BaseWatermarkStore)):
@@ -105,4 +105,8 @@ def configured_store() -> BaseWatermarkStore:
             "lost; name a durable store"
         )
         raise ConfigurationError(msg)
-    return store_class()
+    try:
+        return store_class()
+    except Exception as error:
+        msg = f"[watermark] store = {path!r} cannot be built ({error}); see to it that it needs no arguments"
+        raise ConfigurationError(msg) from error

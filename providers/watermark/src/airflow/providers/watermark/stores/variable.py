@@ -8,6 +8,7 @@ in the UI and on the command line. The store works where the task SDK does: in t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,13 +21,16 @@ from airflow.providers.watermark.stores.base import BaseWatermarkStore, Watermar
 __all__ = ["VariableStore", "variable_name"]
 
 _MAX_NAME = 250  # Variable keys are a VARCHAR(250)
+_UNSAFE = re.compile(r"[^A-Za-z0-9 _.:/@+=~-]|(?<=/)\.")
 
 
 def variable_name(key: WatermarkKey) -> str:
     """
     Name the Variable of a watermark: ``watermark:<namespace>:<asset_name>:<key>``.
 
-    A name longer than 250 characters is cut and ends in a digest of the whole. So does the name of an
+    What Airflow 3.3 cannot carry in the path of its Execution API (all but ASCII is an error; ``%``, ``?``, ``#``
+    and ``/../`` name another Variable) becomes ``_``. A name that is changed by this, that is longer than 250
+    characters, or that could be read in two ways ends in a digest of the whole. So does the name of an
     asset that Airflow's secrets masker takes for a secret (``api_token_log``): every value that a sensitive
     Variable ever had stays in the masker's pattern, which would grow with each save.
     """
@@ -35,9 +39,10 @@ def variable_name(key: WatermarkKey) -> str:
     name = f"watermark:{key.namespace}:{key.asset_name}:{key.key}"
     if should_hide_value_for_key(name):
         return f"watermark::{digest(*key)}"
-    if len(name) > _MAX_NAME:
+    plain = _UNSAFE.sub("_", name)
+    if plain != name or len(name) > _MAX_NAME or ":" in key.namespace + key.key:
         name_digest = digest(*key)
-        return f"{name[: _MAX_NAME - len(name_digest) - 1]}:{name_digest}"
+        return f"{plain[: _MAX_NAME - len(name_digest) - 1]}:{name_digest}"
     return name
 
 

@@ -10,16 +10,20 @@ __all__ = ["choice", "flat_list", "number", "suggest", "text", "whole"]
 
 Problem = str
 
+_MOST_SECONDS = 1e9  # a date long before now does not exist
+
 
 def number(
     name: str, value: object, *, above: float | None = None, at_least: float = 0.0
 ) -> Iterator[Problem]:
     """Find what is wrong with a number, such as a duration in seconds."""
     allowed = f"a number above {above:g}" if above is not None else f"a number of at least {at_least:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         yield f"{name}={value!r}: must be {allowed}; durations are seconds (timedelta.total_seconds())"
     elif value < at_least or (above is not None and value <= above):
         yield f"{name}={value!r}: must be {allowed}"
+    elif value > _MOST_SECONDS:
+        yield f"{name}={value!r}: must be {allowed} and at most {_MOST_SECONDS:g} (about 30 years)"
 
 
 def whole(name: str, value: object, *, at_least: int, at_most: int | None = None) -> Iterator[Problem]:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, Literal
 from weakref import WeakValueDictionary
 
 from airflow.providers.watermark.asset_watermark import AssetWatermark
-from airflow.providers.watermark.change import Change, HighWatermark, Page, digest
+from airflow.providers.watermark.change import Change, HighWatermark, Page, Window, digest
 from airflow.providers.watermark.delivery import DEFAULT_COMMIT_DELAY, AckModeProducer, Committer
 from airflow.providers.watermark.exceptions import InvalidArgumentError
 from airflow.providers.watermark.position import Position, parse_timestamp
@@ -124,6 +124,18 @@ class BaseWatermarkTrigger(DataclassTrigger):
         :raises WatermarkError: The source cannot answer; what was read so far counts.
         """
 
+    async def find_window(self, low: Position, bound: Position, high: Position | None) -> Window | None:
+        """
+        Find the next window; only asked for by watchers that deliver windows.
+
+        :param low: The low watermark, exclusive.
+        :param bound: The settled bound, inclusive.
+        :param high: The bound of a window that was intended before a crash, to be delivered as it is.
+        :return: ``None`` if there is nothing new.
+        """
+        msg = f"{type(self).__name__} delivers windows but does not find them"
+        raise NotImplementedError(msg)
+
     async def find_changes(self, identities: list[str]) -> Mapping[str, Change]:  # noqa: ARG002
         """
         Look up what is visible of some identities now; only asked for identities that are ``late``.
@@ -156,9 +168,11 @@ class BaseWatermarkTrigger(DataclassTrigger):
             )
         else:
             yield from arguments.text("asset_name", self.asset_name)
-        yield from arguments.choice("delivery", self.delivery, ("eager", "settled"))
+        if self.delivery is not type(self).delivery:
+            yield from arguments.choice("delivery", self.delivery, ("eager", "settled"))
         yield from arguments.number("poll_interval", self.poll_interval, above=0)
-        yield from arguments.number("late_arrival", self.late_arrival, above=0)
+        if self.late_arrival is not type(self).late_arrival:
+            yield from arguments.number("late_arrival", self.late_arrival, above=0)
         if self.commit_delay is not None:
             yield from arguments.number("commit_delay", self.commit_delay, above=0)
         yield from arguments.whole("max_event_bytes", self.max_event_bytes, at_least=MIN_EVENT_BYTES)
@@ -255,11 +269,12 @@ class BaseWatermarkTrigger(DataclassTrigger):
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> AckModeProducer:
         """Open the stream of the instance whose ``shared_stream_key`` was asked for."""
         trigger = _RUNNING[kwargs[_INSTANCE]]
+        delay = trigger.commit_delay  # which may be anything, if another release has stored it
         trigger._committer = committer = Committer(  # noqa: SLF001 - it is one of us
             trigger.make_store,
             trigger.key,
             source=trigger.fingerprint,
-            commit_delay=trigger.commit_delay or DEFAULT_COMMIT_DELAY,
+            commit_delay=delay if isinstance(delay, int | float) and delay > 0 else DEFAULT_COMMIT_DELAY,
             log=trigger.log,
         )
         return AckModeProducer(Watch(trigger, committer).run(), committer)
@@ -286,6 +301,31 @@ class BaseWatermarkTrigger(DataclassTrigger):
     def make_store(self) -> BaseWatermarkStore:
         """Build the store of this watcher's watermark."""
         return configured_store()
+
+    @property
+    def delivers_windows(self) -> bool:
+        """Whether an event carries the bounds of a final window rather than changes."""
+        return False
+
+    @property
+    def window_column(self) -> str | None:
+        """What the bounds of a window are compared with, as quoted SQL."""
+        return None
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What an operator should know of this watcher, kept in the stored status."""
+        return {}
+
+    @property
+    def eager(self) -> bool:
+        """Whether what is visible is delivered before it is settled."""
+        return self.delivery == "eager"
+
+    @property
+    def lateness(self) -> float:
+        """Seconds by which a change may appear after its position."""
+        return self.late_arrival
 
     @property
     def max_changes_per_event(self) -> int:

@@ -31,7 +31,7 @@ class DataclassTrigger(BaseEventTrigger):
         known = set(inspect.signature(generated).parameters) - {"self"}
 
         @functools.wraps(generated)
-        def __init__(self: DataclassTrigger, **kwargs: Any) -> None:  # noqa: N807
+        def __init__(self: DataclassTrigger, /, **kwargs: Any) -> None:  # noqa: N807
             BaseEventTrigger.__init__(self)
             self.__dict__["_unknown"] = {name: value for name, value in kwargs.items() if name not in known}
             generated(self, **{name: value for name, value in kwargs.items() if name in known})

@@ -128,7 +128,9 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
             yield f"verify={self.verify!r}: must be True, False, None or the path of a CA bundle"
         yield from arguments.flat_list("exclude", self.exclude)
         yield from _glob_problems("pattern", self.pattern)
-        for glob in list(self.exclude or ()):
+        # What was stored or written may be anything, whatever the annotation says.
+        globs: object = self.exclude
+        for glob in globs if isinstance(globs, list) else ():
             yield from _glob_problems("exclude", glob)
         yield from arguments.number("max_upload_age", self.max_upload_age)
         yield from arguments.whole("max_objects_per_event", self.max_objects_per_event, at_least=1)
@@ -156,17 +158,18 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
             creator = await hook.get_async_conn()
         except Exception as error:
             raise self._error("the client", error) from error
+        stack = AsyncExitStack()
+        self._client = await stack.enter_async_context(creator)
+        self._resources = stack
         # The hook takes a connection that is missing, or cannot be read just now, for an empty one, and
         # would ask another S3 with other credentials: a listing from there must never move the watermark.
+        # Found out only here, since a creator that is never entered warns that it was never awaited.
         if self.aws_conn_id is not None and hook.conn_config.conn_id != self.aws_conn_id:
             msg = (
                 f"the connection {self.aws_conn_id!r} does not exist or cannot be read; create it, or set "
                 "aws_conn_id=None for boto's own search for credentials"
             )
             raise ConfigurationError(msg)
-        stack = AsyncExitStack()
-        self._client = await stack.enter_async_context(creator)
-        self._resources = stack
         self._client.meta.events.register("before-parse.*.ListObjectsV2", _parse_off_loop)
 
     async def close(self) -> None:

@@ -12,12 +12,13 @@ import random
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow.providers.watermark.change import HighWatermark, digest
+from airflow.providers.watermark.change import HighWatermark, Window, digest
 from airflow.providers.watermark.delivery import Committer, Emission, StaleError
-from airflow.providers.watermark.events import Batch
+from airflow.providers.watermark.events import Batch, window_payload
 from airflow.providers.watermark.exceptions import WatermarkError
 from airflow.providers.watermark.position import BEGINNING, Position, is_after
 from airflow.providers.watermark.watermark import MAX_PENDING, Pending, Sweep, WatermarkState
@@ -29,6 +30,15 @@ __all__ = ["Watch"]
 
 CHECKPOINT_INTERVAL: Final = 30.0
 """Seconds after which a long sweep saves how far it has come, news or not."""
+
+WAKE_AFTER: Final = 30.0
+"""
+Seconds of silence after which an event without changes follows a burst of events.
+
+Airflow starts no run for an event that is stored while an earlier one of the same asset is still queued for
+the Dag, until yet another event comes (apache/airflow#56050): the queue keeps the earlier one's time, and the
+run takes events up to it. Without this last event the end of a burst would wait for the next change.
+"""
 
 MAX_BACKOFF: Final = 300.0
 """Seconds that a watcher waits at the most after an error."""
@@ -47,6 +57,8 @@ class Watch:
         self._committer = committer
         self._log = trigger.log
         self._cause: str | None = None
+        self._restless = False
+        self._event_at: float | None = None
 
     async def run(self) -> AsyncGenerator[Emission, None]:
         """Watch for ever: sweep, hand over what is new, rest."""
@@ -63,13 +75,16 @@ class Watch:
                         await trigger.open()
                         is_open = True
                     state = await self._state()
-                    async with aclosing(self._sweep(state)) as emissions:
+                    reading = self._windows(state) if trigger.delivers_windows else self._sweep(state)
+                    async with aclosing(reading) as emissions:
                         async for emission in emissions:
                             if emission.payload is None and not emission.worth_saving:
-                                committer.head = emission.state
+                                committer.advance(emission.state)
                                 continue
                             await committer.admit(emission)
                             yield emission
+                    # In here, since an argument that another release has stored may be anything.
+                    pause = trigger.poll_interval * random.uniform(0.9, 1.1)  # noqa: S311
                 except StaleError:
                     continue
                 except Exception as error:  # noqa: BLE001 - nothing may end the watch
@@ -83,7 +98,7 @@ class Watch:
                         self._log.info("Recovered after %d failed attempts; nothing was lost", failures)
                         failures = 0
                     await self._report(None)
-                    await committer.rest(trigger.poll_interval * random.uniform(0.9, 1.1))  # noqa: S311
+                    await committer.rest(pause)
         finally:
             saver.cancel()
             await asyncio.gather(saver, return_exceptions=True)
@@ -96,11 +111,29 @@ class Watch:
             await committer.check()
             return committer.head
         state = await committer.load()
-        if state is None:
+        if state is not None:
+            self._restless = state.restless
+            if self._event_at is None:
+                self._event_at = time.monotonic()  # who knows when the last event was, before this start
+        else:
             state = await self._first_state()
             await committer.create(state)
             self._log.info("A new watermark was stored; start_from=%r", self._trigger.start_from)
         return state
+
+    def _emission(
+        self, payload: dict[str, Any] | None, state: WatermarkState, *, worth_saving: bool = True
+    ) -> Emission:
+        """Note when events come, and whether one more is owed."""
+        if payload is not None:
+            now = time.monotonic()
+            self._restless = self._event_at is not None and now - self._event_at < WAKE_AFTER
+            self._event_at = now
+        return Emission(payload, replace(state, restless=self._restless), worth_saving)
+
+    @property
+    def _owes_event(self) -> bool:
+        return self._restless and time.monotonic() - (self._event_at or 0.0) >= WAKE_AFTER
 
     async def _first_state(self) -> WatermarkState:
         """Make the state that ``start_from`` asks for."""
@@ -143,7 +176,7 @@ class Watch:
         """Read the source once, from the state's low watermark or from where an earlier sweep broke off."""
         trigger = self._trigger
         bounds = await trigger.get_high_watermark()
-        sweep = Sweep(state, bounds, trigger.max_seen if trigger.delivery == "eager" else 0)
+        sweep = Sweep(state, bounds, trigger.max_seen if trigger.eager else 0)
         batch = Batch(
             watcher=trigger.watcher_name,
             source=trigger.source,
@@ -161,20 +194,54 @@ class Watch:
                         if not sweep.admits(change):
                             continue
                         if not batch.add(change):
-                            yield Emission(batch.close(), sweep.snapshot())
+                            yield self._emission(batch.close(), sweep.snapshot())
                             worth_saving, saved_at = True, time.monotonic()
                             batch.add(change)
                         sweep.take(change)
                     sweep.read_to(page)
                     if time.monotonic() - saved_at >= CHECKPOINT_INTERVAL:
-                        yield Emission(batch.close(), sweep.snapshot())
+                        yield self._emission(batch.close(), sweep.snapshot())
                         worth_saving, saved_at = True, time.monotonic()
         except Exception:
             # What was read counts: deliver it, and go on behind it.
-            yield Emission(batch.close(), sweep.snapshot(), worth_saving=False)
+            yield self._emission(batch.close(), sweep.snapshot(), worth_saving=False)
             raise
         self._say_what_waits(sweep)
-        yield Emission(batch.close(), sweep.finish(), worth_saving=worth_saving)
+        payload = batch.close()
+        if payload is None and self._owes_event:
+            payload = batch.close_empty()
+        yield self._emission(payload, sweep.finish(), worth_saving=worth_saving)
+
+    async def _windows(self, state: WatermarkState) -> AsyncGenerator[Emission, None]:
+        """
+        Deliver what is settled, window by window.
+
+        A window is stored as intended before it is handed over, and the next one is found only when it has
+        been committed: so after a crash the very same window comes again, and no other that overlaps it.
+        """
+        trigger, committer = self._trigger, self._committer
+        bounds = await trigger.get_high_watermark()
+        while (window := await trigger.find_window(state.low, bounds.bound, state.high)) is not None:
+            if state.high is None:
+                state = await committer.intend(replace(state, high=window.high))
+            payload = self._window_payload(state, window)
+            state = replace(state, low=window.high, high=None)
+            yield self._emission(payload, state)
+            await committer.settle()
+        if self._owes_event:
+            yield self._emission(self._window_payload(state, Window(high=state.low, count=0)), state)
+
+    def _window_payload(self, state: WatermarkState, window: Window) -> dict[str, Any]:
+        trigger = self._trigger
+        return window_payload(
+            watcher=trigger.watcher_name,
+            source=trigger.source,
+            low=state.low,
+            high=window.high,
+            epoch=state.epoch,
+            count=window.count,
+            column=trigger.window_column,
+        )
 
     def _say_what_waits(self, sweep: Sweep) -> None:
         trigger = self._trigger
@@ -182,7 +249,7 @@ class Watch:
             "full",
             sweep.full
             and f"more than max_seen={trigger.max_seen} changes within "
-            f"late_arrival={trigger.late_arrival:g} s: further ones are delivered once they are that old",
+            f"late_arrival={trigger.lateness:g} s: further ones are delivered once they are that old",
         )
         trigger.say_once(
             "held back",
@@ -199,9 +266,10 @@ class Watch:
 
     async def _report(self, error: Exception | None) -> None:
         """Tell an error once per cause, and keep it in the stored status until it is mended."""
+        facts = dict(self._trigger.facts)
         if error is None:
             self._cause = None
-            await self._committer.report(None)
+            await self._committer.report(facts or None)
             return
         known = isinstance(error, WatermarkError)
         cause = f"{type(error).__name__}: {error}"
@@ -215,4 +283,4 @@ class Watch:
         # An unexpected error's text may hold anything; it stays in the log, where Airflow masks secrets.
         text = str(error) if known else type(error).__name__
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        await self._committer.report({"error": text, "since": since})
+        await self._committer.report({**facts, "error": text, "since": since})

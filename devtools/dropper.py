@@ -1,0 +1,58 @@
+"""Objects that land all the time, while something else is done."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from devtools.ledger import Ledger
+
+
+class Dropper(threading.Thread):
+    """Puts objects all the time: mostly new ones, at times a crowd at once, at times one again.
+
+    :param ledger: nobody else puts anything into it while the thread runs
+    :param seed: fixes what is put, and how long it waits between
+    """
+
+    def __init__(self, ledger: Ledger, seed: int) -> None:
+        super().__init__(name="dropper", daemon=True)
+        self._ledger = ledger
+        self._random = random.Random(seed)
+        self._numbers = itertools.count()
+        self._enough = threading.Event()
+        self._error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self.join()
+
+    def run(self) -> None:
+        """Put objects until told that it is enough."""
+        try:
+            while not self._enough.wait(self._random.expovariate(3)):
+                self._put_some()
+        except Exception as error:  # noqa: BLE001 - it is raised again where it is noticed
+            self._error = error
+
+    def check(self) -> None:
+        """Raise what ended the thread, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def _put_some(self) -> None:
+        overwrite = self._ledger.keys and self._random.random() < 0.15
+        crowd = 25 if self._random.random() < 0.03 else 1
+        for _ in range(1 if overwrite else crowd):
+            number = next(self._numbers)
+            # Keys do not sort by time: most land somewhere before those of earlier sweeps.
+            new = f"in/{self._random.randrange(1000):03}/{number}.csv"
+            key = self._random.choice(self._ledger.keys) if overwrite else new
+            self._ledger.put(key, f"version {number}".encode())

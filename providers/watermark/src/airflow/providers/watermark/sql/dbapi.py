@@ -1,0 +1,196 @@
+"""Reach any other database through its Airflow hook's SQLAlchemy engine, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from asgiref.sync import sync_to_async
+
+from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
+from airflow.providers.watermark.position import Position, position_type
+from airflow.providers.watermark.sql.settling import History
+
+if TYPE_CHECKING:
+    from sqlalchemy import Select
+    from sqlalchemy.engine import Connection, Dialect
+
+    from airflow.providers.watermark.sql.query import WatchedQuery
+
+__all__ = ["DbApiDatabase"]
+
+_T = TypeVar("_T")
+
+_CLOCKS: Final = {
+    "mysql": "SELECT UTC_TIMESTAMP(6)",
+    "mariadb": "SELECT UTC_TIMESTAMP(6)",
+    "sqlite": "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')",
+    "mssql": "SELECT SYSUTCDATETIME()",
+    "oracle": "SELECT SYS_EXTRACT_UTC(SYSTIMESTAMP) FROM dual",
+}
+"""How databases tell the time in UTC; others are asked for CURRENT_TIMESTAMP, which must have an offset."""
+
+
+_OLDEST_TRANSACTION: Final = """
+SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, NOW())) FROM information_schema.innodb_trx
+WHERE trx_mysql_thread_id <> CONNECTION_ID()
+"""
+
+
+class DbApiDatabase:
+    """
+    One connection, used from one thread.
+
+    :param conn_id: The Airflow connection; its hook must be a ``DbApiHook``.
+    """
+
+    exact: Final = False
+
+    def __init__(self, conn_id: str, *, log: logging.Logger | logging.LoggerAdapter[Any]) -> None:
+        self._conn_id = conn_id
+        self._log = log
+        self._thread: ThreadPoolExecutor | None = None
+        self._connection: Connection | None = None
+        self._history = History()
+        self._sees_transactions: bool | None = None
+
+    async def open(self) -> None:
+        """Connect."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="watermark-sql")
+        await self._call("connecting", self._connect)
+
+    def _connect(self) -> None:
+        from airflow.sdk import BaseHook
+
+        hook: Any = BaseHook.get_connection(self._conn_id).get_hook()
+        if not hasattr(hook, "get_sqlalchemy_engine"):
+            msg = f"the connection {self._conn_id!r} is no SQL database's"
+            raise ConfigurationError(msg)
+        self._connection = hook.get_sqlalchemy_engine().connect()
+
+    async def close(self) -> None:
+        """Close the connection; must not raise."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if self._connection is not None:
+            thread.submit(_quietly, self._connection.close)
+            self._connection = None
+        thread.shutdown(wait=False)
+
+    async def _call(self, action: str, function: Callable[..., _T], *args: object) -> _T:
+        try:
+            # The task SDK, which a hook may ask for its connection, finds its way back to this loop by this alone.
+            call = sync_to_async(function, thread_sensitive=False, executor=self._thread)
+            return await call(*args)
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            raise self._error(action, error) from error
+
+    async def fetch(self, statement: Select[Any]) -> list[Sequence[Any]]:
+        """Send a statement, and give all its rows."""
+        return await self._call("a query", self._fetch, statement)
+
+    def _fetch(self, statement: Any) -> list[Sequence[Any]]:
+        assert self._connection is not None  # noqa: S101
+        with self._connection.begin():  # a transaction of its own: each query sees what is committed by then
+            return [tuple(row) for row in self._connection.execute(statement)]
+
+    async def kind(self, query: WatchedQuery) -> str | None:
+        """
+        Give the position type of the cursor column, or ``None`` if there is no row yet to tell it by.
+
+        :raises ConfigurationError: There is no such table or column.
+        """
+        await self.fetch(query.shape())
+        highest = (await self.fetch(query.highest()))[0][0]
+        return None if highest is None else position_type(highest)
+
+    async def clock(self) -> datetime:
+        """Read the server's clock; aware."""
+        import sqlalchemy as sa
+
+        sql = _CLOCKS.get(self.dialect.name, "SELECT CURRENT_TIMESTAMP")
+        now = (await self._call("reading the clock", self._fetch, sa.text(sql.replace(":", r"\:"))))[0][0]
+        if isinstance(now, str):
+            now = datetime.fromisoformat(now)
+        if now.tzinfo is None:
+            if self.dialect.name not in _CLOCKS:
+                msg = (
+                    f"the database of {self._conn_id!r} tells the time without an offset; it is not supported"
+                )
+                raise ConfigurationError(msg)
+            now = now.replace(tzinfo=UTC)
+        aware: datetime = now
+        return aware
+
+    async def settled_clock(self) -> tuple[datetime, datetime | None]:
+        """Read the clock, and up to when all is settled by it, but for late arrivals."""
+        now = await self.clock()
+        return now, now - await self._oldest_transaction()
+
+    async def _oldest_transaction(self) -> timedelta:
+        """Give the age of the oldest open transaction, where that can be known."""
+        import sqlalchemy as sa
+
+        if self.dialect.name not in {"mysql", "mariadb"} or self._sees_transactions is False:
+            return timedelta()
+        try:
+            rows = await self._call("reading innodb_trx", self._fetch, sa.text(_OLDEST_TRANSACTION))
+        except (ConfigurationError, SourceError) as error:
+            self._sees_transactions = False
+            self._log.info(
+                "innodb_trx cannot be read (%s): transactions that take longer than late_arrival may lose rows. "
+                "Grant PROCESS to the connection's user",
+                type(error.__cause__).__name__,
+            )
+            return timedelta()
+        self._sees_transactions = True
+        seconds = rows[0][0]
+        # trx_started has whole seconds.
+        return timedelta() if seconds is None else timedelta(seconds=max(0, int(seconds)) + 1)
+
+    async def settled_position(self, query: WatchedQuery, lateness: float) -> Position | None:
+        """Give the highest position that was visible so many seconds ago."""
+        now = await self.clock()
+        self._history.add(now, (await self.fetch(query.highest()))[0][0])
+        return self._history.before(now - timedelta(seconds=lateness))
+
+    @property
+    def collation(self) -> str | None:
+        """The collation that orders texts by code points, if that is known."""
+        return {"sqlite": "BINARY"}.get(self.dialect.name)
+
+    def describe(self) -> str:
+        """Say where the settled bound comes from."""
+        if self._sees_transactions:
+            return "the server's clock, or the oldest open transaction in innodb_trx, less late_arrival"
+        return "the server's clock less late_arrival; transactions that take longer may lose rows"
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect that quotes and binds."""
+        assert self._connection is not None  # noqa: S101
+        return self._connection.dialect
+
+    def _error(self, action: str, error: Exception) -> ConfigurationError | SourceError:
+        """Wrap an error of a driver's: what happened, where, and what to do."""
+        original = getattr(error, "orig", None) or error
+        where = f"database, connection {self._conn_id!r}: {action} failed ({type(original).__name__})"
+        if type(error).__name__ in {"ProgrammingError", "NoSuchTableError", "NoSuchModuleError"} or (
+            "no such" in str(original)
+        ):
+            # Of a statement that binds its values, the driver's sentence names only what stands in it.
+            return ConfigurationError(f"{where}: {original}; correct the trigger's arguments, or its grants")
+        return SourceError(f"{where}; it is tried again, and nothing is lost")
+
+
+def _quietly(function: Callable[[], object]) -> None:
+    try:
+        function()
+    except Exception:  # noqa: BLE001, S110 - it is gone anyway
+        pass

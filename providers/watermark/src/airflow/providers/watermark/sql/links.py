@@ -1,0 +1,144 @@
+"""
+Connections to Postgres, shared: many watchers of one database get by with a few.
+
+A watcher keeps the connection that it was given for as long as it runs, since the barrier that it follows is
+void when the connection is lost; :attr:`PostgresLink.generation` tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar, Final
+from urllib.parse import urlencode
+from weakref import WeakKeyDictionary
+
+from asgiref.sync import sync_to_async
+
+from airflow.providers.watermark.exceptions import ConfigurationError
+
+__all__ = ["PostgresLink"]
+
+MAX_LINKS: Final = 4
+"""Connections of one process to one database."""
+
+STATEMENT_TIMEOUT: Final = 300.0
+"""Seconds after which the server ends a query; a sweep goes on behind the last page."""
+
+_CONNECT_TIMEOUT: Final = 60.0
+_TLS_OPTIONS: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "sslpassword")
+
+
+class PostgresLink:
+    """
+    A connection that is opened again when it was lost.
+
+    :param conn_id: The Airflow connection.
+    :ivar lock: Held by whoever sends a query: a connection answers one at a time.
+    :ivar generation: Raised by each new connection.
+    :ivar in_recovery: Whether the server is a standby.
+    :ivar pooled: Whether a pooler stands between us and the server.
+    """
+
+    _links: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, list[PostgresLink]]]] = (
+        WeakKeyDictionary()
+    )
+
+    def __init__(self, conn_id: str) -> None:
+        self._conn_id = conn_id
+        self._users = 0
+        self.connection: Any = None
+        self.lock = asyncio.Lock()
+        self.generation = 0
+        self.in_recovery = False
+        self.pooled = False
+
+    @classmethod
+    def take(cls, conn_id: str) -> PostgresLink:
+        """Give the least used link to a database, or a new one while there are few."""
+        links = cls._links.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, [])
+        if len(links) < MAX_LINKS:
+            links.append(cls(conn_id))
+        link = min(links, key=lambda each: each._users)  # noqa: SLF001 - it is one of us
+        link._users += 1  # noqa: SLF001
+        return link
+
+    async def give_back(self) -> None:
+        """Take one user less into account; without any, the connection is closed."""
+        self._users -= 1
+        if self._users == 0:
+            self._links[asyncio.get_running_loop()][self._conn_id].remove(self)
+            connection, self.connection = self.connection, None
+            if connection is not None:
+                connection.terminate()
+
+    async def ensure_open(self) -> None:
+        """
+        Connect, unless the connection stands.
+
+        :raises ConfigurationError: The Airflow connection is missing or wrong, or asyncpg is.
+        :raises Exception: Whatever asyncpg raises.
+        """
+        async with self.lock:
+            if self.connection is not None and not self.connection.is_closed():
+                return
+            try:
+                import asyncpg  # type: ignore[import-untyped, unused-ignore]
+            except ImportError as error:
+                msg = f"{error}; pip install 'airflow-provider-watermark[postgres]' where the triggerer runs"
+                raise ConfigurationError(msg) from error
+            options = await self._options()
+            self.generation += 1
+            # Without a cache at first: prepared statements do not outlive a pooler's transaction.
+            connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT, statement_cache_size=0)
+            self.in_recovery, pid = await connection.fetchrow(
+                "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.pg_backend_pid()"
+            )
+            # A pooler makes up the key that it hands to its clients.
+            self.pooled = pid != connection.get_server_pid()
+            if not self.pooled:
+                await connection.close()
+                connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT)
+            self.connection = connection
+
+    async def _options(self) -> dict[str, Any]:
+        """Read the Airflow connection, with all that the Postgres hook makes of it."""
+        try:
+            from airflow.providers.postgres.hooks.postgres import PostgresHook
+        except ImportError as error:
+            msg = f"{error}; pip install 'airflow-provider-watermark[postgres]' where the triggerer runs"
+            raise ConfigurationError(msg) from error
+        hook = PostgresHook(postgres_conn_id=self._conn_id)
+
+        def read() -> dict[str, Any]:
+            connection = hook.get_connection(self._conn_id)
+            extra = dict(connection.extra_dejson)
+            login, password, port = connection.login, connection.password, connection.port
+            if extra.get("iam"):
+                login, password, port = hook.get_iam_token(connection)
+            settings = {
+                "application_name": "airflow-provider-watermark",
+                "default_transaction_read_only": "on",
+                "statement_timeout": str(int(STATEMENT_TIMEOUT * 1000)),
+            }
+            if extra.get("options"):
+                settings["options"] = extra["options"]
+            # asyncpg reads the TLS files from a DSN only; the other arguments win over it.
+            tls = {name: extra[name] for name in _TLS_OPTIONS if extra.get(name)}
+            return {
+                "dsn": f"postgresql://?{urlencode(tls)}",
+                "host": connection.host,
+                "port": int(port) if port else None,
+                "user": login,
+                "password": password,
+                "database": connection.schema,
+                "server_settings": settings,
+            }
+
+        try:
+            return await sync_to_async(read)()
+        except Exception as error:
+            msg = (
+                f"the connection {self._conn_id!r} cannot be read ({type(error).__name__}); create it, or "
+                "correct it"
+            )
+            raise ConfigurationError(msg) from error

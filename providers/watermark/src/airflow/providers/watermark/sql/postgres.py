@@ -1,0 +1,281 @@
+"""Reach Postgres through asyncpg, as the Airflow connection says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
+from airflow.providers.watermark.position import Position
+from airflow.providers.watermark.sql.links import PostgresLink
+from airflow.providers.watermark.sql.settling import Barrier, BarrierPoint, History
+
+if TYPE_CHECKING:
+    from sqlalchemy import Select
+    from sqlalchemy.engine import Dialect
+
+    from airflow.providers.watermark.sql.query import WatchedQuery
+
+__all__ = ["PostgresDatabase"]
+
+_SLOW_BARRIER: Final = 5.0
+"""Seconds after which it is said who holds the barrier up."""
+
+# The sessions of other databases cannot write to this one's tables. Background workers of the server, such as
+# autovacuum, have no role and stamp no rows. Whoever is not to be found in pg_stat_activity counts: it has just
+# begun, is just ending, or is a prepared transaction, which has no session.
+_OPEN_TRANSACTIONS: Final = """
+WITH elsewhere AS (
+  SELECT l.virtualtransaction
+  FROM pg_catalog.pg_locks AS l
+  JOIN pg_catalog.pg_prepared_xacts AS p ON p.transaction = l.transactionid
+  WHERE l.pid IS NULL AND p.database <> pg_catalog.current_database())
+SELECT DISTINCT l.virtualtransaction
+FROM pg_catalog.pg_locks AS l
+LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.virtualtransaction IS NOT NULL
+  AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+  AND (a.pid IS NULL OR (
+       a.datname = pg_catalog.current_database() AND a.usename IS NOT NULL AND a.usename <> ALL ($1::text[])))
+  AND l.virtualtransaction NOT IN (SELECT virtualtransaction FROM elsewhere)
+"""
+
+_HOLDERS: Final = """
+SELECT DISTINCT coalesce(
+    'session ' || l.pid || ' of role ' || coalesce(a.usename, '?'),
+    'prepared transaction ' || p.gid || ' of role ' || p.owner,
+    'transaction ' || l.virtualtransaction)
+FROM pg_catalog.pg_locks AS l
+LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+LEFT JOIN pg_catalog.pg_prepared_xacts AS p ON l.pid IS NULL AND p.transaction = l.transactionid
+WHERE l.virtualtransaction = ANY ($1::text[])
+LIMIT 5
+"""
+
+
+class PostgresDatabase:
+    """
+    A Postgres database, as one watcher sees it.
+
+    :param conn_id: The Airflow connection.
+    :param ignore_roles: Login roles that never write the watched table.
+    :param max_bound_wait: Seconds after which open transactions are no longer waited for.
+    """
+
+    collation: Final = "C"
+    """Texts must have one order here and there: that of code points."""
+
+    def __init__(
+        self,
+        conn_id: str,
+        *,
+        ignore_roles: Sequence[str] = (),
+        max_bound_wait: float | None = None,
+        log: logging.Logger | logging.LoggerAdapter[Any],
+    ) -> None:
+        self._conn_id = conn_id
+        self._ignore_roles = list(ignore_roles)
+        self._max_bound_wait = max_bound_wait
+        self._log = log
+        self._link: PostgresLink | None = None
+        self._generation = 0
+        self._history = History()
+        self._told = False
+        self.barrier = Barrier()
+
+    async def open(self) -> None:
+        """
+        Connect, and find out whether the barrier holds.
+
+        :raises ConfigurationError: The connection is missing or wrong.
+        :raises SourceError: The server cannot be reached just now.
+        """
+        self._link = PostgresLink.take(self._conn_id)
+        try:
+            await self._link.ensure_open()
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            raise self._error("connecting", error) from error
+        self._generation = self._link.generation
+
+    async def close(self) -> None:
+        """Give the connection back; must not raise."""
+        link, self._link = self._link, None
+        if link is not None:
+            await link.give_back()
+
+    # -- Questions ------------------------------------------------------------------------------------
+
+    async def fetch(self, statement: Select[Any]) -> list[Sequence[Any]]:
+        """Send a statement, and give all its rows."""
+        sql, values = self._compile(statement)
+        return await self._fetch(sql, *values)
+
+    async def _fetch(self, sql: str, *values: object) -> list[Sequence[Any]]:
+        link = self._open_link
+        try:
+            async with link.lock:
+                rows: list[Sequence[Any]] = await link.connection.fetch(sql, *values)
+        except Exception as error:
+            raise self._error("a query", error) from error
+        return rows
+
+    @property
+    def _open_link(self) -> PostgresLink:
+        if self._link is None:
+            msg = f"Postgres, connection {self._conn_id!r}: the connection is closed"
+            raise SourceError(msg)
+        return self._link
+
+    async def kind(self, query: WatchedQuery) -> str:
+        """
+        Give the position type of the cursor column, and check that all columns can be read.
+
+        :raises ConfigurationError: There is no such table or column, or it has no order.
+        """
+        sql, _ = self._compile(query.shape())
+        link = self._open_link
+        try:
+            async with link.lock:
+                prepared = await link.connection.prepare(sql)
+        except Exception as error:
+            raise self._error("a query", error) from error
+        name: str = prepared.get_attributes()[0].type.name
+        return _KINDS.get(name, name)
+
+    async def clock(self) -> datetime:
+        """Read the server's clock."""
+        rows = await self._fetch("SELECT pg_catalog.clock_timestamp()")
+        now: datetime = rows[0][0]
+        return now
+
+    async def settled_clock(self) -> tuple[datetime, datetime | None]:
+        """
+        Read the clock, and see up to when all is settled by it.
+
+        :return: The clock now; and the instant before which nothing is stamped that can still appear, or
+            ``None`` if that is not known yet.
+        """
+        if not self.exact:
+            now = await self.clock()
+            return now, now
+        now, settled = await self._settle(None)
+        return now, None if settled is None else settled.clock
+
+    async def settled_position(self, query: WatchedQuery, lateness: float) -> Position | None:
+        """
+        See up to which position all is settled, where positions have no clock.
+
+        :param query: Asked for its highest position.
+        :param lateness: Seconds to be added to it, all the same.
+        """
+        if self.exact:
+            now, settled = await self._settle(query)
+            if settled is not None:
+                self._history.add(settled.clock, settled.highest)
+        else:
+            now = await self.clock()
+            self._history.add(now, (await self.fetch(query.highest()))[0][0])
+        return self._history.before(now - timedelta(seconds=lateness))
+
+    async def _settle(self, query: WatchedQuery | None) -> tuple[datetime, BarrierPoint | None]:
+        # In this order, and in statements of their own: whatever is stamped before the clock was read, or
+        # visible then, belongs to a transaction that is in the list, or has ended.
+        clock = await self.clock()
+        highest: Position | None = None
+        if query is not None:
+            highest = (await self.fetch(query.highest()))[0][0]
+        rows = await self._fetch(_OPEN_TRANSACTIONS, self._ignore_roles)
+        if self._generation != self._open_link.generation:
+            # Another connection: transactions that were prepared may have other names now.
+            self._generation = self._open_link.generation
+            self.barrier.drop()
+            return clock, self.barrier.settled
+        names = frozenset(row[0] for row in rows)
+        self.barrier.advance(BarrierPoint(clock=clock, highest=highest, open_transactions=names))
+        await self._look_at_barrier(clock)
+        return clock, self.barrier.settled
+
+    async def _look_at_barrier(self, now: datetime) -> None:
+        """Say who holds the barrier up, and give up on it if that was asked for."""
+        pending = self.barrier.pending
+        waited = (now - pending.clock).total_seconds() if pending is not None else 0.0
+        if pending is not None and self._max_bound_wait is not None and waited >= self._max_bound_wait:
+            self._log.warning(
+                "Open transactions have held the settled bound back for max_bound_wait=%g s; it goes on "
+                "without them, and what they commit may be lost: %s",
+                self._max_bound_wait,
+                "; ".join(await self.holders()),
+            )
+            self.barrier.settled, self.barrier.pending = pending, None
+        elif pending is None or waited < _SLOW_BARRIER:
+            self._told = False
+        elif not self._told:
+            self._told = True
+            self._log.warning(
+                "Open transactions have held the settled bound back for %.0f s: %s. End them, or name roles "
+                "that never write in ignore_roles",
+                waited,
+                "; ".join(await self.holders()),
+            )
+
+    async def holders(self) -> list[str]:
+        """Say who keeps the barrier up."""
+        rows = await self._fetch(_HOLDERS, list(self.barrier.holding()))
+        return [str(row[0]) for row in rows]
+
+    @property
+    def exact(self) -> bool:
+        """Whether the barrier holds on this server."""
+        return not (self._open_link.in_recovery or self._open_link.pooled)
+
+    def describe(self) -> str:
+        """Say where the settled bound comes from."""
+        if self.exact:
+            return "exact: the barrier over open transactions"
+        why = "a standby" if self._open_link.in_recovery else "a connection pooler"
+        return f"the server's clock less late_arrival, since this is {why}"
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect that quotes and binds."""
+        from sqlalchemy.dialects.postgresql.asyncpg import dialect
+
+        return dialect()  # type: ignore[no-untyped-call]
+
+    def _compile(self, statement: Select[Any]) -> tuple[str, list[Any]]:
+        compiled = statement.compile(dialect=self.dialect, compile_kwargs={"render_postcompile": True})
+        return str(compiled), [compiled.params[name] for name in compiled.positiontup or ()]
+
+    def _error(self, action: str, error: Exception) -> ConfigurationError | SourceError:
+        """Wrap an error of the driver's: what happened, where, and what to do."""
+        state = str(getattr(error, "sqlstate", None) or type(error).__name__)
+        where = f"Postgres, connection {self._conn_id!r}: {action} failed ({state})"
+        if advice := _ADVICE.get(state) or _ADVICE.get(state[:2]):
+            # The server's own sentence names tables, columns and roles, never values.
+            return ConfigurationError(f"{where}: {error}; {advice}")
+        return SourceError(f"{where}; it is tried again, and nothing is lost")
+
+
+_ADVICE: Final = {
+    "42P01": "create the table, or correct its name or the connection's search_path",
+    "42703": "correct cursor_column, primary_key, columns or where",
+    "42501": "grant SELECT to the connection's role",
+    "42883": "the cursor column's type cannot be ordered; name another",
+    "28": "correct the connection's login or password",
+    "3D000": "correct the connection's database",
+    "42": "correct the trigger's arguments",
+}
+"""What to do about the SQL states that do not go away by waiting; two characters name a class."""
+
+_KINDS: Final = {
+    "text": "string",
+    "varchar": "string",
+    "bpchar": "string",
+    "timestamptz": "timestamp",
+    "timestamp": "naive-timestamp",
+    "date": "date",
+}

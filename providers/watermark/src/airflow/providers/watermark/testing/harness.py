@@ -1,0 +1,336 @@
+"""
+Run one watcher without Airflow, and decide what happens to it.
+
+The watcher is driven the way Airflow's triggerer drives it: its arguments are stored and read with Airflow's
+own encoders, a new instance is asked for its ``shared_stream_key``, the producer is made from ``serialize()``,
+``open_stream()`` is drained as fast as it gives, and events are resolved in one lane, so that ``advance()``
+gets contiguous prefixes. Only time is the test's: a watcher that rests goes on when the test wants another
+sweep, and the committer's naps end when the test says so. Nothing here sleeps.
+
+.. code-block:: python
+
+    async with Harness(trigger) as watcher:
+        events = await watcher.sweep()       # one sweep; its events are in flight
+        await watcher.acknowledge(*events)   # Airflow has stored them
+        await watcher.commit()               # the acknowledgements age, and the watermark is saved
+        await watcher.crash()                # SIGKILL
+        again = await watcher.sweep()        # by a new instance
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from unittest.mock import patch
+
+from airflow.providers.watermark.delivery import Committer, Emission
+from airflow.providers.watermark.stores import BaseWatermarkStore
+from airflow.providers.watermark.stores.memory import MemoryStore
+from airflow.providers.watermark.testing.recorder import RecordingStore
+from airflow.providers.watermark.triggers import base
+from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
+from airflow.providers.watermark.watermark import WatermarkState
+from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
+
+__all__ = ["Delivery", "Harness", "revive"]
+
+_NAPS: Final = 12
+"""Naps after which an acknowledgement has aged for certain."""
+
+_COMMIT_EVERY: Final = 32
+"""Events after which the harness commits while it delivers: a watcher has at most 64 uncommitted ones."""
+
+_CLEAN: Final = AdvanceOutcome(acked=1, failed=0)
+_FAILED: Final = AdvanceOutcome(acked=0, failed=1)
+
+
+def revive(trigger: BaseWatermarkTrigger) -> BaseWatermarkTrigger:
+    """
+    Make a new instance from a trigger's arguments, as the triggerer does from the metadata database.
+
+    :raises InvalidArgumentError: The arguments are wrong.
+    """
+    from airflow.serialization.decoders import smart_decode_trigger_kwargs
+    from airflow.serialization.encoders import encode_trigger
+
+    stored = json.dumps(encode_trigger(trigger)["kwargs"], allow_nan=False)
+    return type(trigger)(**smart_decode_trigger_kwargs(json.loads(stored)))
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """
+    An event that a watcher has yielded.
+
+    :param payload: Its payload, after a round trip through JSON.
+    :param emission: What its producer wants to hear of.
+    """
+
+    payload: dict[str, Any]
+    emission: Emission
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of its changes, in their order."""
+        return [change["id"] for change in self.payload["changes"]]
+
+    @property
+    def event_id(self) -> str:
+        """What the event is told by."""
+        return str(self.payload["watermark"]["event_id"])
+
+    @property
+    def epoch(self) -> int:
+        """The watermark's epoch in which it was made."""
+        return int(self.payload["watermark"]["epoch"])
+
+
+class _SteppedCommitter(Committer):
+    """The committer, with its clock in the test's hands."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "commit_delay": 0.0})
+        self.resting = asyncio.Event()
+        self._going_on = asyncio.Event()
+        self._naps_allowed = asyncio.Semaphore(0)
+        self._naps_over = asyncio.Semaphore(0)
+
+    async def rest(self, seconds: float) -> None:  # noqa: ARG002 - the test decides how long
+        """Wait until the test wants another sweep."""
+        self._going_on.clear()
+        self.resting.set()
+        await self._going_on.wait()
+
+    def go_on(self) -> None:
+        """End the rest."""
+        self.resting.clear()
+        self._going_on.set()
+
+    async def _commit(self) -> None:
+        await self._naps_allowed.acquire()
+        try:
+            await super()._commit()
+        finally:
+            self._naps_over.release()
+
+    async def nap(self) -> bool:
+        """Let one nap pass, and what is then committed be saved; tell whether there was anything to age."""
+        if not self._in_flight:
+            return False
+        self._naps_allowed.release()
+        await self._naps_over.acquire()
+        return True
+
+    def unleash(self) -> None:
+        """Let all naps pass: for what should have been cancelled."""
+        for _ in range(2 * _NAPS):
+            self._naps_allowed.release()
+
+
+class Harness:
+    """
+    One watcher at work.
+
+    :param trigger: As written in a Dag file.
+    :param store: Where its watermark lives; it outlives crashes. By default a new memory store.
+    :param patience: Seconds of real time after which a sweep that does not end fails the test.
+    :ivar trigger: The running instance.
+    :ivar recorder: What the running instance has saved.
+    :ivar records: What was logged, over all instances.
+    """
+
+    def __init__(
+        self,
+        trigger: BaseWatermarkTrigger,
+        store: BaseWatermarkStore | None = None,
+        *,
+        patience: float = 30.0,
+    ) -> None:
+        self._written = trigger
+        self.store = store or MemoryStore()
+        self._patience = patience
+        self.records: list[logging.LogRecord] = []
+        self._handler = _ListHandler(self.records)
+        self._logger = logging.getLogger("airflow.providers.watermark.triggers")
+        self._pump: asyncio.Task[None] | None = None
+        self._received: list[Delivery] = []
+        self._outstanding: deque[tuple[Emission, AdvanceOutcome | None]] = deque()
+        self._delivering = False
+        self.trigger = trigger
+        self.recorder = RecordingStore(self.store)
+
+    async def __aenter__(self) -> Self:
+        self._logger.addHandler(self._handler)
+        self._level = self._logger.level
+        self._logger.setLevel(logging.DEBUG)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._logger.removeHandler(self._handler)
+        self._logger.setLevel(self._level)
+        await self.stop()
+
+    # -- Sweeps ---------------------------------------------------------------------------------------
+
+    async def sweep(self) -> list[Delivery]:
+        """Let the watcher sweep once; its events are left in flight."""
+        self._received = []
+        if self._pump is None:
+            self._start()
+        else:
+            self._committer.go_on()
+        await self._until_resting()
+        return self._received
+
+    async def deliver(self, sweeps: int = 1) -> list[Delivery]:
+        """Let the watcher sweep, acknowledge each event at once, and let it commit all."""
+        events: list[Delivery] = []
+        self._delivering = True
+        try:
+            for _ in range(sweeps):
+                events += await self.sweep()
+                await self.commit()
+        finally:
+            self._delivering = False
+        return events
+
+    async def _until_resting(self) -> None:
+        assert self._pump is not None
+        resting = asyncio.ensure_future(self._committer.resting.wait())
+        try:
+            await asyncio.wait(
+                [resting, self._pump], timeout=self._patience, return_when=asyncio.FIRST_COMPLETED
+            )
+            if self._pump.done():
+                await self._pump
+                msg = "the stream has ended: Airflow would restart the trigger every two seconds"
+                raise AssertionError(msg)
+            assert resting.done(), f"the sweep has not ended within {self._patience:g} s"
+        finally:
+            resting.cancel()
+
+    # -- What becomes of events -----------------------------------------------------------------------
+
+    async def acknowledge(self, *deliveries: Delivery) -> None:
+        """Resolve events as stored in the metadata database."""
+        await self._resolve({delivery.emission for delivery in deliveries}, _CLEAN)
+
+    async def fail(self, *deliveries: Delivery) -> None:
+        """Resolve events as not stored."""
+        await self._resolve({delivery.emission for delivery in deliveries}, _FAILED)
+
+    async def _resolve(self, emissions: set[Emission], outcome: AdvanceOutcome) -> None:
+        """Note outcomes, and advance by the contiguous prefix of what is resolved, as Airflow's one lane does."""
+        self._outstanding = deque(
+            (emission, outcome if emission in emissions else known) for emission, known in self._outstanding
+        )
+        batch = []
+        while self._outstanding and (known := self._outstanding[0][1]) is not None:
+            batch.append(AdvanceItem(self._outstanding.popleft()[0], known))
+        if batch:
+            await self._producer.advance(batch)
+
+    async def commit(self, naps: int = _NAPS) -> None:
+        """
+        Let acknowledgements age, and the committer save what it may.
+
+        :param naps: How many of its naps pass; ten are ``commit_delay``.
+        """
+        for _ in range(naps):
+            if self._pump is None or not await self._committer.nap():
+                break
+
+    async def stored(self) -> WatermarkState | None:
+        """Read the watermark from the store, past the watcher."""
+        wire = await self.store.load(self._written.key)
+        return None if wire is None else WatermarkState.from_wire(wire)
+
+    # -- Ends -----------------------------------------------------------------------------------------
+
+    async def crash(self) -> None:
+        """End the instance as SIGKILL does: nothing it still does reaches the store."""
+        self.recorder.cut()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """
+        End the instance as SIGTERM, a pause and an edit do: it is cancelled. The next sweep starts anew.
+
+        :raises AssertionError: It has begun to save something after that, or swallowed its cancellation.
+        """
+        pump, self._pump = self._pump, None
+        if pump is None:
+            return
+        asked = self.recorder.asked
+        pump.cancel()
+        (result,) = await asyncio.gather(pump, return_exceptions=True)
+        await self._producer.aclose()
+        self._committer.unleash()
+        for _ in range(4 * _NAPS):
+            await asyncio.sleep(0)
+        self._outstanding.clear()
+        assert self.recorder.asked == asked, "a cancelled watcher has saved its watermark"
+        if not isinstance(result, asyncio.CancelledError):
+            raise result or AssertionError("a cancelled watcher has swallowed its cancellation")
+
+    # -- As Airflow does ------------------------------------------------------------------------------
+
+    def _revive(self, written: BaseWatermarkTrigger) -> BaseWatermarkTrigger:
+        return revive(written)
+
+    def _start(self) -> None:
+        self.trigger = trigger = self._revive(self._written)
+        trigger.trigger_id = 1
+        self.recorder = RecordingStore(self.store, broken=self.recorder.broken)
+        vars(trigger)["make_store"] = functools.partial(_same, self.recorder)
+        trigger.shared_stream_key()
+        _, kwargs = trigger.serialize()
+        committers: list[_SteppedCommitter] = []
+
+        def build(*args: Any, **options: Any) -> Committer:
+            committers.append(_SteppedCommitter(*args, **options))
+            return committers[0]
+
+        with patch.object(base, "Committer", build):
+            self._producer: SharedStreamProducer = type(trigger).create_shared_stream_producer(kwargs)
+        (self._committer,) = committers
+        self._pump = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        received = 0
+        async for payload, emission in self._producer.open_stream():
+            self._outstanding.append((emission, None))
+            deliveries = [
+                Delivery(json.loads(json.dumps(event.payload, allow_nan=False)), emission)
+                async for event in self.trigger.filter_shared_stream(_once(payload))
+            ]
+            self._received += deliveries
+            # What gives no event is resolved as soon as Airflow asks for the next.
+            if self._delivering or not deliveries:
+                await self._resolve({emission}, _CLEAN)
+                received += 1
+            if self._delivering and received % _COMMIT_EVERY == 0:
+                await self.commit()
+
+
+def _same(store: BaseWatermarkStore) -> BaseWatermarkStore:
+    return store
+
+
+async def _once(payload: Any) -> AsyncIterator[Any]:
+    yield payload
+
+
+class _ListHandler(logging.Handler):
+    def __init__(self, records: list[logging.LogRecord]) -> None:
+        super().__init__(logging.DEBUG)
+        self._records = records
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._records.append(record)

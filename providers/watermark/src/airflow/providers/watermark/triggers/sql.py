@@ -1,0 +1,325 @@
+"""Watch a table, a view or a query with a column that grows when a row is inserted or changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Final
+from zoneinfo import ZoneInfo, available_timezones
+
+from airflow.providers.watermark.change import Change, HighWatermark, Page, Window, digest
+from airflow.providers.watermark.exceptions import ConfigurationError
+from airflow.providers.watermark.position import (
+    BEGINNING,
+    Position,
+    encode_position,
+    is_after,
+)
+from airflow.providers.watermark.sql.query import WatchedQuery, split_name
+from airflow.providers.watermark.sql.settling import local_floor
+from airflow.providers.watermark.triggers import arguments
+from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
+from airflow.providers.watermark.values import encode_value
+from airflow.providers.watermark.watermark import Sweep
+
+__all__ = ["SQLUpdatedAtTrigger"]
+
+PAGE_SIZE: Final = 1000
+"""Rows that are read, and held in memory, at a time."""
+
+MICROSECOND: Final = timedelta(microseconds=1)
+
+_CLOCKED: Final = frozenset({"timestamp", "naive-timestamp", "date"})
+_MAX_COUNTED: Final = 1000
+
+
+class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
+    """
+    Deliver what is new in a table, a view or a query, by a column that grows with each insert or change.
+
+    ``payload="window"``: an event says that the rows with ``low < cursor <= high`` are complete, and how many
+    they are; the rows stay in the database. Windows are final, contiguous and disjoint: query exactly them
+    (:func:`~airflow.providers.watermark.events.read_window`). ``payload="keys"`` and ``payload="rows"``: an
+    event carries the changed keys, or rows, each version once, as soon as it is visible.
+
+    On a Postgres primary the settled bound is exact, with no privilege needed: see
+    :mod:`airflow.providers.watermark.sql.settling`. Elsewhere (a standby, a connection pooler, another
+    database) it is the server's clock less ``late_arrival``: a row that is committed later than that after
+    its stamp is lost, so set ``late_arrival`` above your longest transaction.
+
+    Deletions are not delivered. A row that changes again before it settles is in a later window.
+
+    :param conn_id: The Airflow connection. It needs ``SELECT`` on what is watched, and no more.
+    :param table: The table or view: ``name`` or ``schema.name``; parts with dots or quotes in double quotes.
+    :param query: A SELECT instead, without a semicolon or a parameter; it is wrapped as a derived table.
+    :param cursor_column: The growing column. An index that begins with it keeps polls cheap.
+    :param primary_key: The column, or columns, that tell rows apart; needed for keys and rows.
+    :param where: A further predicate, in the database's SQL.
+    :param payload: ``"window"``, ``"keys"`` or ``"rows"``.
+    :param columns: The columns of ``payload="rows"`` beside the key and the cursor.
+    :param max_rows_per_event: The most rows in one event, at least 1; a window has about that many, and never
+        ends between rows with the same cursor.
+    :param null_cursor: What to do about rows without a cursor, which cannot be delivered: ``"warn"``,
+        ``"ignore"``, or ``"error"``, which delivers nothing until there are none.
+    :param cursor_timezone: The time zone of a cursor column without one, such as ``"UTC"``; needed for it.
+    :param ignore_roles: Login roles of Postgres that never write what is watched: their long transactions do
+        not hold the settled bound back.
+    :param max_bound_wait: Seconds after which the exact bound gives up waiting for open transactions, which
+        may lose what they commit; ``None``: it never does.
+    :param late_arrival: Seconds, above 0; ``None`` means 5 with the exact bound, for stamps that are made
+        outside the database, and 60 without.
+
+    See :class:`~airflow.providers.watermark.triggers.base.BaseWatermarkTrigger` for the others.
+    """
+
+    watcher_name: ClassVar[str] = "sql"
+    source_fields: ClassVar[tuple[str, ...]] = ("conn_id", "table", "query", "cursor_column", "where")
+
+    conn_id: str = ""
+    table: str | None = None
+    query: str | None = None
+    cursor_column: str = "updated_at"
+    primary_key: str | list[str] | None = None
+    where: str | None = None
+    payload: str = "window"
+    columns: list[str] = dataclasses.field(default_factory=list)
+    max_rows_per_event: int = 500
+    null_cursor: str = "warn"
+    cursor_timezone: str | None = None
+    ignore_roles: list[str] = dataclasses.field(default_factory=list)
+    max_bound_wait: float | None = None
+    late_arrival: float | None = None  # type: ignore[assignment]
+    delivery: str | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        """Set up what is no argument."""
+        super().__post_init__()
+        self._database: Any = None
+        self._kind: str | None = None
+
+    # -- Arguments ------------------------------------------------------------------------------------
+
+    @property
+    def source(self) -> str:
+        """The table, or what tells the query apart, as a URI."""
+        if self.table is not None:
+            return f"sql://{self.conn_id}/{self.table}"
+        return f"sql://{self.conn_id}/query-{digest(str(self.query), str(self.where))}"
+
+    @property
+    def max_changes_per_event(self) -> int:
+        """The most rows in one event."""
+        return self.max_rows_per_event
+
+    @property
+    def delivers_windows(self) -> bool:
+        """Whether an event carries bounds rather than changes."""
+        return self.payload == "window"
+
+    @property
+    def eager(self) -> bool:
+        """Whether what is visible is delivered before it is settled."""
+        return self.delivery == "eager" or (self.delivery is None and not self.delivers_windows)
+
+    @property
+    def window_column(self) -> str | None:
+        """The cursor column, quoted for its database."""
+        return self._query.quoted_cursor(self._database.dialect)
+
+    @property
+    def lateness(self) -> float:
+        """``late_arrival``, or what stands for it."""
+        if self.late_arrival is not None:
+            return self.late_arrival
+        return 5.0 if self._database is not None and self._database.exact else 60.0
+
+    @property
+    def key_columns(self) -> list[str]:
+        """The primary key's columns."""
+        if self.primary_key is None:
+            return []
+        return [self.primary_key] if isinstance(self.primary_key, str) else list(self.primary_key)
+
+    def problems(self) -> Iterator[str]:
+        """Find what is wrong with the arguments."""
+        yield from super().problems()
+        yield from arguments.text("conn_id", self.conn_id)
+        yield from self._source_problems()
+        yield from arguments.text("cursor_column", self.cursor_column)
+        for name in ("where", "query", "cursor_timezone"):
+            yield from arguments.text(name, getattr(self, name), optional=True)
+        yield from arguments.choice("payload", self.payload, ("window", "keys", "rows"))
+        yield from arguments.choice("null_cursor", self.null_cursor, ("warn", "ignore", "error"))
+        for name in ("columns", "ignore_roles"):
+            yield from arguments.flat_list(name, getattr(self, name))
+        if self.primary_key is not None and not isinstance(self.primary_key, str):
+            yield from arguments.flat_list("primary_key", self.primary_key)
+        if not self.delivers_windows and not self.primary_key:
+            yield f"primary_key={self.primary_key!r}: must name the key for payload={self.payload!r}"
+        if self.payload == "rows" and not self.columns:
+            yield f"columns={self.columns!r}: must name the columns to deliver for payload='rows'"
+        if self.delivers_windows and self.delivery == "eager":
+            yield "delivery='eager': must be 'settled' for payload='window', whose windows are final"
+        yield from arguments.whole("max_rows_per_event", self.max_rows_per_event, at_least=1)
+        if self.max_bound_wait is not None:
+            yield from arguments.number("max_bound_wait", self.max_bound_wait, above=0)
+        if isinstance(self.cursor_timezone, str) and self.cursor_timezone not in available_timezones():
+            yield f"cursor_timezone={self.cursor_timezone!r}: must be a time zone such as 'UTC'"
+
+    def _source_problems(self) -> Iterator[str]:
+        if (self.table is None) == (self.query is None):
+            yield f"table={self.table!r}, query={self.query!r}: exactly one of the two must be given"
+        if self.table is not None:
+            try:
+                split_name(self.table)
+            except (ValueError, TypeError):
+                yield f"table={self.table!r}: must be a table's name, or schema.name"
+
+    # -- The database ---------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect, and learn the types of the columns."""
+        from airflow.providers.watermark.sql import open_database
+
+        self._database = await open_database(
+            self.conn_id,
+            ignore_roles=self.ignore_roles,
+            max_bound_wait=self.max_bound_wait,
+            log=self.log,
+        )
+        self._kind = await self._database.kind(self._query)
+        if self._kind == "string" and self._database.collation is None:
+            msg = (
+                f"{self.source}: the texts of {self.cursor_column!r} have another order in the database than "
+                "that of code points; watch a column of another type"
+            )
+            raise ConfigurationError(msg)
+        if self._kind == "naive-timestamp" and self.cursor_timezone is None:
+            msg = (
+                f"{self.source}: the column {self.cursor_column!r} has no time zone; set cursor_timezone to "
+                "the one in which it is written, such as 'UTC'"
+            )
+            raise ConfigurationError(msg)
+        self.log.info("The settled bound is %s", self._database.describe())
+
+    async def close(self) -> None:
+        """Give the connection back."""
+        database, self._database = self._database, None
+        if database is not None:
+            await database.close()
+
+    @property
+    def _query(self) -> WatchedQuery:
+        return WatchedQuery(
+            table=self.table,
+            query=self.query,
+            cursor_column=self.cursor_column,
+            primary_key=self.key_columns,
+            columns=self.columns if self.payload == "rows" else (),
+            where=self.where,
+            collation=self._database.collation if self._kind == "string" else None,
+        )
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Say where the settled bound comes from."""
+        return {} if self._database is None else {"bound": self._database.describe()}
+
+    # -- The two questions ----------------------------------------------------------------------------
+
+    async def get_high_watermark(self) -> HighWatermark:
+        """Ask how far the table is settled."""
+        await self._look_at_nulls()
+        if self._kind not in _CLOCKED:
+            highest = await self._database.settled_position(self._query, self.lateness)
+            return HighWatermark(bound=BEGINNING if highest is None else highest)
+        now, settled = await self._database.settled_clock()
+        bound = None if settled is None else self._local(settled - timedelta(seconds=self.lateness))
+        due = self._local(now)
+        future = self._local(now + timedelta(seconds=self.lateness))
+        if self._kind == "date":  # a day is over when it is over, and news until then
+            day = timedelta(days=1)
+            bound = None if bound is None else bound - day
+            due, future = due + day, future + day
+        await self._look_at_future(future)
+        return HighWatermark(bound=BEGINNING if bound is None else bound, due=due, future=future)
+
+    def _local(self, instant: datetime) -> Any:
+        """Give an instant as the column would have it."""
+        if self._kind == "timestamp":
+            return instant
+        local = local_floor(instant, ZoneInfo(self.cursor_timezone or "UTC"))
+        return local if self._kind == "naive-timestamp" else local.date()
+
+    async def find_window(self, low: Position, bound: Position, high: Position | None) -> Window | None:
+        """Find the next rows that are final, or count those of an intended window."""
+        query, database, limit = self._query, self._database, self.max_rows_per_event
+        if high is not None:
+            return Window(high=high, count=(await database.fetch(query.count(low, high)))[0][0])
+        if not is_after(bound, low):
+            return None
+        count, last = (await database.fetch(query.window(low, bound, limit)))[0]
+        if not count:
+            return None
+        if not is_after(last, low) and isinstance(last, datetime):
+            last = last + MICROSECOND  # the column is finer than a datetime
+        if count == limit:  # the last row may have ties behind the limit
+            count = (await database.fetch(query.count(low, last)))[0][0]
+        return Window(high=last, count=count, more=count >= limit)
+
+    async def read_changes(self, sweep: Sweep) -> AsyncGenerator[Page, None]:
+        """Read rows in the order of (cursor, primary key), page by page."""
+        after: Any = sweep.cursor
+        due = sweep.due
+        while True:
+            statement = self._query.page(sweep.low, after=after, before=due, limit=PAGE_SIZE)
+            rows = await self._database.fetch(statement)
+            changes = [self._change(row) for row in rows]
+            yield Page(changes=changes)
+            if len(rows) < PAGE_SIZE:
+                return
+            after = changes[-1].cursor
+
+    def _change(self, row: Any) -> Change:
+        keys = self.key_columns
+        position, key = row[0], tuple(row[1 : 1 + len(keys)])
+        detail: dict[str, Any] = {
+            "cursor": encode_position(position),
+            "key": {name: encode_value(value) for name, value in zip(keys, key, strict=True)},
+        }
+        version = ""
+        if self.payload == "rows":
+            values = row[1 + len(keys) :]
+            detail["row"] = {
+                name: encode_value(value) for name, value in zip(self.columns, values, strict=True)
+            }
+            version = digest(json.dumps(detail["row"], sort_keys=True))
+        if len(json.dumps(detail)) > self.max_event_bytes - 1024:
+            detail = {"cursor": detail["cursor"], "key": detail["key"], "truncated": True}
+        return Change(
+            identity=json.dumps(detail["key"]),
+            version=version,
+            position=position,
+            detail=detail,
+            place=(position, *key),
+        )
+
+    async def _look_at_future(self, future: Position) -> None:
+        count = (await self._database.fetch(self._query.ahead(future, _MAX_COUNTED)))[0][0]
+        many = f"{count} rows" if count < _MAX_COUNTED else f"{_MAX_COUNTED} rows or more"
+        self.say_once("ahead", count > 0 and f"{many} are dated in the future and wait until then")
+
+    async def _look_at_nulls(self) -> None:
+        if self.null_cursor == "ignore":
+            return
+        count = (await self._database.fetch(self._query.nulls(_MAX_COUNTED)))[0][0]
+        many = f"{count} rows" if count < _MAX_COUNTED else f"{_MAX_COUNTED} rows or more"
+        text = (
+            f"{self.source}: {many} have no {self.cursor_column!r} and cannot be delivered; fill it in, or "
+            "set null_cursor='ignore'"
+        )
+        if count and self.null_cursor == "error":
+            raise ConfigurationError(text)
+        self.say_once("nulls", count > 0 and text)

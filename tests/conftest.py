@@ -1,0 +1,31 @@
+"""What all tests share: an Airflow home of their own, and how Hypothesis tries examples.
+
+Airflow reads its environment when it is imported, so the environment is set up here, before any test module.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+from hypothesis import settings
+
+# The settings of whoever runs the tests must not act on them, and theirs must not be written to.
+for _name in list(os.environ):
+    if _name.startswith(("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "AWS_")):
+        del os.environ[_name]
+_HOME = tempfile.mkdtemp(prefix="airflow-home-")
+os.environ["AIRFLOW_HOME"] = _HOME
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+# Never ask the network who we are.
+os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") or os.environ.get("WATERMARK_CI_RUN") else "default")
+
+
+def pytest_unconfigure():
+    shutil.rmtree(_HOME, ignore_errors=True)

@@ -1,0 +1,934 @@
+"""The S3 watcher against the stub: errors, odd listings, uploads, and keys exactly as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
+
+import botocore.session
+import pytest
+from botocore.exceptions import ClientError
+from botocore.parsers import ResponseParserFactory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow.providers.watermark.delivery import Committer
+from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
+from airflow.providers.watermark.position import BEGINNING
+from airflow.providers.watermark.stores.memory import MemoryStore
+from airflow.providers.watermark.triggers import s3, watching
+from airflow.providers.watermark.triggers.s3 import S3PrefixTrigger
+from airflow.providers.watermark.triggers.watching import Watch
+from airflow.providers.watermark.watermark import WatermarkState
+from devtools import s3_servers
+from devtools.s3_stub import StubS3
+from devtools.s3_wire import Reply
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+def connection(server, **extra):
+    """Give an Airflow connection for a client that tries once, so that an error is seen the first time."""
+    wire = json.loads(server.airflow_connection_json())
+    wire["extra"]["config_kwargs"] |= {
+        "retries": {"total_max_attempts": 1},
+        "connect_timeout": 2,
+        "read_timeout": 5,
+    }
+    return json.dumps(wire | extra)
+
+
+class Clock:
+    """The server's clock, turned by hand."""
+
+    def __init__(self):
+        self.now = NOON
+
+    def tick(self, seconds):
+        self.now += timedelta(seconds=seconds)
+
+    def __call__(self):
+        return self.now.timestamp()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def stub(monkeypatch, clock):
+    with StubS3() as stub:
+        stub.clock = clock
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection(stub))
+        yield stub
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Back off for a hundredth of a second at the most."""
+    monkeypatch.setattr(watching, "MAX_BACKOFF", 0.01)
+
+
+@pytest.fixture
+def said(caplog):
+    """What the watcher said at WARNING and above, without its identity."""
+    caplog.set_level(logging.WARNING, logger="airflow.providers.watermark.triggers")
+
+    def lines():
+        return [
+            record.getMessage().partition("] ")[2]
+            for record in caplog.records
+            if record.name == "airflow.providers.watermark.triggers"
+        ]
+
+    return lines
+
+
+def trigger(**arguments):
+    return S3PrefixTrigger(
+        **{
+            "asset_name": "orders",
+            "bucket_name": "lake",
+            "aws_conn_id": "lake",
+            "start_from": "beginning",
+            "poll_interval": 0.01,
+            "commit_delay": 0.02,
+            **arguments,
+        }
+    )
+
+
+class Watching:
+    """A watcher at work, whose events are stored at once."""
+
+    def __init__(self, store=None, **arguments):
+        self.trigger = trigger(**arguments)
+        self.store = store or MemoryStore()
+        self.committer = Committer(
+            lambda: self.store,
+            self.trigger.key,
+            source=self.trigger.fingerprint,
+            commit_delay=self.trigger.commit_delay,
+            log=self.trigger.log,
+        )
+        self.events: list[dict] = []
+        self.moved = asyncio.Event()
+
+    async def __aenter__(self):
+        self.task = asyncio.create_task(self._work())
+        return self
+
+    async def __aexit__(self, *_):
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+    async def _work(self):
+        async with contextlib.aclosing(Watch(self.trigger, self.committer).run()) as emissions:
+            async for emission in emissions:
+                if emission.payload is not None:
+                    self.events.append(emission.payload)
+                    self.moved.set()
+                self.committer.acknowledge(emission)
+
+    @property
+    def changes(self):
+        return [change for event in self.events for change in event["changes"]]
+
+    @property
+    def keys(self):
+        return [change["key"] for change in self.changes]
+
+    async def until(self, *keys, within=10.0):
+        """Wait until these keys have been delivered, in whatever order, and no others."""
+        async with asyncio.timeout(within):
+            while len(self.keys) < len(keys):
+                self.moved.clear()
+                await self.moved.wait()
+        assert sorted(self.keys) == sorted(keys)
+
+    async def polls(self, stub, number=2, operation="ListObjectsV2", within=10.0):
+        """Wait until the stub has been asked so many times more."""
+        before = len(asked(stub, operation))
+        async with asyncio.timeout(within):
+            while len(asked(stub, operation)) < before + number:  # noqa: ASYNC110 - the stub has its own loop
+                await asyncio.sleep(0.005)
+
+    async def state(self):
+        wire = await self.store.load(self.trigger.key)
+        return None if wire is None else WatermarkState.from_wire(wire)
+
+
+def asked(stub, operation):
+    return [request for request in list(stub.requests) if request.operation == operation]
+
+
+# --- what is delivered --------------------------------------------------------------------------------------
+
+
+async def test_an_object_is_delivered_with_its_key_size_etag_and_time(stub):
+    etag = stub.put("orders/1.csv", b"12345", NOON - 5 * SECOND)
+    async with Watching(prefix="orders/") as watching_:
+        await watching_.until("orders/1.csv")
+    (change,) = watching_.changes
+    assert change == {
+        "id": change["id"],
+        "key": "orders/1.csv",
+        "size": 5,
+        "etag": etag,
+        "last_modified": "2026-03-01T11:59:55Z",
+    }
+    assert watching_.events[0]["watermark"]["source"] == "s3://lake/orders/"
+
+
+async def test_new_and_overwritten_objects_are_delivered_each_once(stub, clock):
+    stub.put("a", b"1", NOON - 5 * SECOND)
+    async with Watching() as watching_:
+        await watching_.until("a")
+        stub.put("a", b"2", NOON - 5 * SECOND)  # another etag in the same second
+        await watching_.until("a", "a")
+        stub.put("a", b"2", NOON - 4 * SECOND)  # the same content, written again
+        await watching_.until("a", "a", "a")
+        await watching_.polls(stub, 3)
+    assert len(watching_.changes) == 3
+    assert len({change["id"] for change in watching_.changes}) == 3
+
+
+async def test_an_object_of_the_current_second_waits_until_it_is_over(stub, clock):
+    stub.put("a", b"first")
+    async with Watching() as watching_:
+        await watching_.polls(stub, 3)
+        assert watching_.keys == []
+        etag = stub.put("a", b"second")
+        clock.tick(1)
+        await watching_.until("a")
+    assert watching_.changes[0]["etag"] == etag
+
+
+async def test_only_the_prefix_is_watched_and_folder_markers_are_no_objects(stub):
+    for key in ("orders/", "orders/a/", "orders/x", "orders.txt", "other/x"):
+        stub.put(key, last_modified=NOON - SECOND)
+    stub.put("orders/full/", b"not a marker", NOON - SECOND)
+    async with Watching(prefix="orders/") as watching_:
+        await watching_.until("orders/full/", "orders/x")
+        await watching_.polls(stub)
+    assert sorted(watching_.keys) == ["orders/full/", "orders/x"]
+
+
+async def test_patterns_and_exclusions_are_applied(stub):
+    for key in ("o/a.csv", "o/a.csv.tmp", "o/_temporary/b.csv", "o/c.json", "o/deep/d.csv"):
+        stub.put(key, last_modified=NOON - SECOND)
+    async with Watching(prefix="o/", pattern="*.csv", exclude=["**/_temporary/**"]) as watching_:
+        await watching_.until("o/a.csv", "o/deep/d.csv")
+
+
+async def test_a_prefix_without_a_trailing_slash_matches_siblings_and_that_is_said_once(stub, said):
+    for key in ("a/b/1", "a/bc"):
+        stub.put(key, last_modified=NOON - SECOND)
+    async with Watching(prefix="a/b") as watching_:
+        await watching_.until("a/b/1", "a/bc")
+    assert [line for line in said() if "siblings" in line] == [
+        "the prefix 'a/b' has no trailing slash, so it also matches its siblings, such as 'a/bx'"
+    ]
+
+
+@pytest.mark.parametrize("prefix", ["", "a/"])
+async def test_other_prefixes_say_nothing_of_siblings(stub, said, prefix):
+    async with Watching(prefix=prefix) as watching_:
+        await watching_.polls(stub)
+    assert said() == []
+
+
+async def test_many_pages_are_read_and_a_backlog_comes_in_events_of_the_size_asked_for(stub):
+    keys = stub.bulk("b/", 2500, NOON - 3600 * SECOND)
+    async with Watching(prefix="b/", max_objects_per_event=1000, max_event_bytes=10**7) as watching_:
+        await watching_.until(*keys)
+    assert [event["count"] for event in watching_.events] == [1000, 1000, 500]
+
+
+async def test_an_event_is_no_larger_than_asked_for(stub):
+    keys = stub.bulk("b/", 300, NOON - 3600 * SECOND)
+    async with Watching(prefix="b/", max_event_bytes=8192) as watching_:
+        await watching_.until(*keys)
+    sizes = [len(json.dumps(event)) for event in watching_.events]
+    assert all(size <= 8192 for size in sizes)
+    assert all(size > 7900 for size in sizes[:-1])
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
+ERRORS = {
+    "no such bucket": ("NoSuchBucket", ConfigurationError, "create the bucket, or correct bucket_name"),
+    "access denied": ("AccessDenied", ConfigurationError, "allow s3:ListBucket"),
+    "expired credentials": ("ExpiredToken", ConfigurationError, "renew the connection's credentials"),
+    "a wrong access key": ("InvalidAccessKeyId", ConfigurationError, "correct the connection's access key"),
+    "a wrong secret key": (
+        "SignatureDoesNotMatch",
+        ConfigurationError,
+        "correct the connection's secret key",
+    ),
+    "a skewed clock": ("RequestTimeTooSkewed", ConfigurationError, "set this machine's clock"),
+    "slow down": ("SlowDown", SourceError, "it is tried again, and nothing is lost"),
+    "an internal error": ("InternalError", SourceError, "it is tried again, and nothing is lost"),
+    "unavailable": ("ServiceUnavailable", SourceError, "it is tried again, and nothing is lost"),
+    "an error nobody knows": ("Unheard", SourceError, "it is tried again, and nothing is lost"),
+}
+
+
+@pytest.mark.parametrize(("code", "kind", "advice"), ERRORS.values(), ids=ERRORS)
+async def test_an_error_has_its_class_and_says_what_where_and_what_to_do(stub, code, kind, advice):
+    stub.fail(code)
+    one = trigger()
+    await one.open()
+    with pytest.raises(kind) as caught:
+        await one.get_high_watermark()
+    await one.close()
+    message = str(caught.value)
+    assert message.startswith("S3 bucket 'lake', connection 'lake': list_")
+    assert f"({code})" in message
+    assert advice in message
+
+
+@pytest.mark.parametrize("name", ["no such bucket", "access denied", "expired credentials", "slow down"])
+async def test_an_error_is_said_once_mends_itself_and_loses_nothing(stub, said, name):
+    code, _, advice = ERRORS[name]
+    stub.put("before", last_modified=NOON - SECOND)
+    async with Watching() as watching_:
+        await watching_.until("before")
+        stub.fail(code)
+        await watching_.polls(stub, 4, operation="ListMultipartUploads")
+        stub.put("meanwhile", last_modified=NOON - SECOND)
+        low = (await watching_.state()).low
+        assert low <= NOON - 600 * SECOND
+        status = (await watching_.state()).status
+        assert advice in status["error"]
+        stub.clear()
+        await watching_.until("before", "meanwhile")
+        await watching_.polls(stub)
+        assert (await watching_.state()).status is None
+    assert len([line for line in said() if advice in line]) == 1
+
+
+async def test_an_error_in_the_middle_of_a_listing_loses_nothing_and_repeats_nothing(stub):
+    keys = stub.bulk("b/", 2500, NOON - 3600 * SECOND)
+
+    def on_request(request):
+        if "start-after" in request.params or "continuation-token" in request.params:
+            stub.on_request = None
+            stub.fail("SlowDown", times=1, operation="ListObjectsV2")
+
+    stub.on_request = on_request
+    async with Watching(prefix="b/", max_event_bytes=10**6) as watching_:
+        await watching_.until(*keys)
+    assert len(watching_.keys) == 2500
+
+
+async def test_another_cause_is_said_again(stub, said):
+    async with Watching() as watching_:
+        for code in ("SlowDown", "AccessDenied", "SlowDown"):
+            stub.clear()
+            stub.fail(code, operation="ListObjectsV2")
+            await watching_.polls(stub, 3)
+    told = [re.search(r"\((\w+)\)", line).group(1) for line in said() if "failed" in line]
+    assert told == ["SlowDown", "AccessDenied", "SlowDown"]
+
+
+async def test_a_refused_connection_is_said_once_and_mends_itself(stub, said):
+    stub.put("before", last_modified=NOON - SECOND)
+    async with Watching() as watching_:
+        await watching_.until("before")
+        stub.stop()
+        await asyncio.sleep(0.3)
+        stub.put("meanwhile", last_modified=NOON - SECOND)
+        stub.start()
+        await watching_.until("before", "meanwhile")
+    refused = [line for line in said() if "EndpointConnectionError" in line]
+    assert len(refused) == 1
+    assert "it is tried again, and nothing is lost" in refused[0]
+
+
+async def test_a_connection_that_breaks_in_the_middle_of_a_page_loses_nothing(stub):
+    keys = stub.bulk("b/", 1500, NOON - 3600 * SECOND)
+    stub.fault("cut_off", operation="ListObjectsV2", times=2)
+    async with Watching(prefix="b/", max_event_bytes=10**6) as watching_:
+        await watching_.until(*keys)
+
+
+async def test_a_connection_id_that_does_not_exist_is_said_once_and_mends_itself(stub, monkeypatch, said):
+    stub.put("a", last_modified=NOON - SECOND)
+    async with Watching(aws_conn_id="nobody") as watching_:
+        await asyncio.sleep(0.3)
+        assert await watching_.state() is None
+        assert asked(stub, "ListObjectsV2") == []
+        monkeypatch.setenv("AIRFLOW_CONN_NOBODY", connection(stub))
+        await watching_.until("a")
+    told = [line for line in said() if "nobody" in line]
+    (line,) = told
+    assert line.startswith("the connection 'nobody' does not exist or cannot be read; create it, or set ")
+
+
+async def test_a_connection_that_vanishes_never_makes_another_s3_answer(stub, monkeypatch):
+    """With the client lost, an empty connection would go to AWS; the watermark must not move by that."""
+    stub.put("a", last_modified=NOON - SECOND)
+    async with Watching() as watching_:
+        await watching_.until("a")
+        monkeypatch.delenv("AIRFLOW_CONN_LAKE")
+        stub.fail("InternalError", times=1)
+        await watching_.polls(stub, 1, operation="ListMultipartUploads")
+        await asyncio.sleep(0.1)
+        assert "does not exist" in (await watching_.state()).status["error"]
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection(stub))
+        stub.put("b", last_modified=NOON - SECOND)
+        await watching_.until("a", "b")
+
+
+async def test_without_credentials_the_advice_is_to_give_some(stub, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection(stub, login=None, password=None))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    one = trigger()
+    try:
+        await one.open()
+        with pytest.raises(ConfigurationError, match=r"NoCredentialsError.*give the connection credentials"):
+            await one.get_high_watermark()
+    finally:
+        await one.close()
+
+
+async def test_no_message_carries_a_secret(stub, monkeypatch, caplog):
+    caplog.set_level(logging.DEBUG, logger="airflow.providers.watermark.triggers")
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection(stub, login="AKIAPUBLIC", password="hunter2hunter2"))
+    stub.fail("SignatureDoesNotMatch")
+    async with Watching() as watching_:
+        await watching_.polls(stub, 2, operation="ListMultipartUploads")
+        repr(watching_.trigger)
+        state = await watching_.state()
+    ours = [record for record in caplog.records if record.name.startswith("airflow.providers.watermark")]
+    text = "\n".join(record.getMessage() + str(record.exc_info) for record in ours)
+    assert text
+    assert "hunter2" not in text + json.dumps(state.to_wire() if state else None) + repr(watching_.trigger)
+
+
+async def test_the_client_is_closed_at_the_end_and_closing_twice_does_no_harm(stub):
+    one = trigger()
+    await one.open()
+    await one.get_high_watermark()
+    await one.close()
+    await one.close()
+    assert one._client is None
+
+
+async def test_without_the_amazon_provider_the_error_is_the_pip_command(stub, monkeypatch):
+    monkeypatch.setitem(sys.modules, "airflow.providers.amazon.aws.hooks.s3", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'airflow-provider-watermark\[amazon\]'"):
+        await trigger().open()
+
+
+# --- odd listings -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("truncated_without_token", "ends without a token though it is truncated"),
+        ("same_token_twice", "goes in a circle"),
+    ],
+)
+async def test_an_endless_or_broken_listing_is_an_error_and_is_never_taken_for_complete(
+    stub, said, fault, message
+):
+    keys = [f"k{number}" for number in range(5)]
+    for key in keys:
+        stub.put(key, last_modified=NOON - 3600 * SECOND)
+    stub.fault(fault, operation="ListObjectsV2")
+    async with Watching() as watching_:
+        await watching_.polls(stub, 6)
+        state = await watching_.state()
+        assert state.high is not None or state.low != NOON - 600 * SECOND, "taken for complete"
+        stub.clear()
+        await watching_.until(*keys)
+        await watching_.polls(stub)
+    assert len([line for line in said() if message in line]) == 1
+    assert len(watching_.keys) == 5
+
+
+@pytest.mark.parametrize("fault", ["truncated_without_token", "same_token_twice"])
+async def test_an_endless_or_broken_list_of_uploads_is_an_error_too(stub, said, fault):
+    stub.put("a", last_modified=NOON - SECOND)
+    stub.create_upload("u", NOON - SECOND)
+    stub.fault(fault, operation="ListMultipartUploads")
+    async with Watching() as watching_:
+        await watching_.polls(stub, 5, operation="ListMultipartUploads")
+        assert watching_.keys == []
+        stub.clear()
+        await watching_.until("a")
+    assert len([line for line in said() if "list of uploads breaks off" in line]) == 1
+
+
+async def test_a_listing_that_is_not_in_key_order_is_refused(stub, monkeypatch):
+    for key in "abc":
+        stub.put(key, last_modified=NOON - SECOND)
+    walk = stub.walk
+    monkeypatch.setattr(
+        stub, "walk", lambda *args: iter(sorted(walk(*args), key=lambda entry: entry[0], reverse=True))
+    )
+    one = trigger()
+    await one.open()
+    sweep = watching.Sweep(
+        WatermarkState(source={}, low=NOON - 60 * SECOND), await one.get_high_watermark(), 10
+    )
+    with pytest.raises(SourceError, match=r"not in key order \('b' comes after 'c'\).*cannot be watched"):
+        [page async for page in one.read_changes(sweep)]
+    await one.close()
+
+
+async def test_without_a_date_there_is_no_clock_and_nothing_moves(stub, said):
+    stub.put("a", last_modified=NOON - SECOND)
+    stub.fault("no_date")
+    async with Watching() as watching_:
+        await watching_.polls(stub, 3, operation="ListMultipartUploads")
+        assert watching_.keys == []
+        stub.clear()
+        await watching_.until("a")
+    assert len([line for line in said() if "without a usable Date header" in line]) == 1
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "Sun, 99 Mar 2026 12:00:00 GMT", "1772366400"])
+def test_a_date_that_is_none_is_an_error_of_the_source(text):
+    with pytest.raises(SourceError, match="Date"):
+        s3._date({"ResponseMetadata": {"HTTPHeaders": {"date": text} if text else {}}})
+
+
+def test_a_date_is_read_in_utc():
+    answer = {"ResponseMetadata": {"HTTPHeaders": {"date": "Sun, 01 Mar 2026 12:00:00 GMT"}}}
+    assert s3._date(answer) == NOON
+
+
+# --- multipart uploads --------------------------------------------------------------------------------------
+
+
+async def test_an_upload_that_takes_longer_than_late_arrival_is_delivered(stub, clock):
+    upload = stub.create_upload("u")
+    async with Watching() as watching_:
+        clock.tick(3600)
+        await watching_.polls(stub, 3)
+        assert (await watching_.state()) is not None
+        clock.tick(3600)
+        await watching_.polls(stub, 2)
+        stub.complete_upload(upload, b"body")
+        await watching_.until("u")
+        await watching_.polls(stub, 3)
+    assert watching_.changes[0]["last_modified"] == "2026-03-01T12:00:00Z"
+    assert watching_.keys == ["u"]
+
+
+async def test_from_now_an_upload_begun_before_is_delivered_when_it_ends(stub, clock):
+    upload = stub.create_upload("u", NOON - 7200 * SECOND)
+    stub.put("old", last_modified=NOON - SECOND)
+    async with Watching(start_from="now") as watching_:
+        await watching_.polls(stub, 2)
+        stub.complete_upload(upload)
+        await watching_.until("u")
+
+
+async def test_from_now_the_object_under_an_upload_in_progress_is_not_news(stub, clock):
+    stub.put("u", b"old", NOON - 3600 * SECOND)
+    upload = stub.create_upload("u", NOON - 7200 * SECOND)
+    async with Watching(start_from="now") as watching_:
+        await watching_.polls(stub, 3)
+        assert watching_.keys == []
+        stub.complete_upload(upload, b"new")
+        await watching_.until("u")
+    assert watching_.changes[0]["etag"].endswith("-1")
+
+
+async def test_without_the_permission_to_list_uploads_that_is_said_once_and_puts_are_delivered(stub, said):
+    stub.fail("AccessDenied", operation="ListMultipartUploads")
+    stub.put("a", last_modified=NOON - SECOND)
+    async with Watching(late_arrival=120) as watching_:
+        await watching_.until("a")
+        await watching_.polls(stub, 4)
+        stub.clear()
+        await watching_.polls(stub, 2)
+    (line,) = [line for line in said() if "uploads" in line]
+    assert line == (
+        "S3 does not list multipart uploads (AccessDenied): uploads that take longer than late_arrival=120 s "
+        "may be lost. Allow s3:ListBucketMultipartUploads"
+    )
+
+
+@pytest.mark.parametrize("code", ["NotImplemented", "MethodNotAllowed"])
+async def test_a_server_that_does_not_list_uploads_is_watched_all_the_same(stub, code):
+    stub.fail(code, operation="ListMultipartUploads")
+    stub.put("a", last_modified=NOON - SECOND)
+    async with Watching() as watching_:
+        await watching_.until("a")
+
+
+async def test_a_permission_that_is_gone_for_a_while_forgets_no_upload(stub, clock):
+    upload = stub.create_upload("u")
+    async with Watching() as watching_:
+        clock.tick(3600)
+        await watching_.polls(stub, 3)
+        stub.fail("AccessDenied", operation="ListMultipartUploads")
+        await watching_.polls(stub, 6)
+        stub.complete_upload(upload)
+        stub.clear()
+        await watching_.until("u")
+
+
+async def test_uploads_older_than_max_upload_age_are_counted_and_not_watched_for(stub, clock, said):
+    old = stub.create_upload("old", NOON - 101 * SECOND)
+    stub.create_upload("older", NOON - 102 * SECOND)
+    edge = stub.create_upload("edge", NOON - 100 * SECOND)
+    async with Watching(max_upload_age=100, late_arrival=10, start_from="now") as watching_:
+        await watching_.polls(stub, 3)
+        stub.complete_upload(old)
+        stub.complete_upload(edge)
+        await watching_.until("edge")
+        await watching_.polls(stub, 3)
+    assert watching_.keys == ["edge"]
+    told = [line for line in said() if "max_upload_age" in line]
+    assert told[0].startswith("2 multipart uploads are older than max_upload_age=100 s")
+    assert len(told) == 1
+
+
+async def test_lists_of_uploads_are_read_to_the_end(stub):
+    for number in range(2300):
+        stub.create_upload(f"u/{number:05}", NOON - 5 * SECOND)
+    one = trigger(prefix="u/")
+    await one.open()
+    late = (await one.get_high_watermark()).late
+    await one.close()
+    assert len(late) == 2300
+    assert len(asked(stub, "ListMultipartUploads")) == 3
+
+
+async def test_of_several_uploads_of_a_key_the_earliest_counts_to_the_second(stub):
+    for seconds in (5, 9, 7):
+        stub.create_upload("u", NOON - timedelta(seconds=seconds, milliseconds=300))
+    one = trigger()
+    await one.open()
+    late = (await one.get_high_watermark()).late
+    await one.close()
+    assert late == {"u": NOON - 10 * SECOND}
+
+
+async def test_uploads_of_keys_that_are_not_wanted_take_no_slots(stub):
+    stub.create_upload("a.tmp", NOON - SECOND)
+    stub.create_upload("a.csv", NOON - SECOND)
+    one = trigger(pattern="*.csv")
+    await one.open()
+    assert set((await one.get_high_watermark()).late) == {"a.csv"}
+    await one.close()
+
+
+# --- what is sent -------------------------------------------------------------------------------------------
+
+
+async def test_payer_and_expected_owner_are_sent_with_every_request(stub):
+    stub.put("a", last_modified=NOON - SECOND)
+    stub.create_upload("u", NOON - 3600 * SECOND)
+    arguments = {"request_payer": "requester", "expected_bucket_owner": "000000000000"}
+    async with Watching(**arguments, start_from="now") as watching_:
+        await watching_.polls(stub, 2)
+    assert {request.operation for request in stub.requests} == {"ListObjectsV2", "ListMultipartUploads"}
+    for request in stub.requests:
+        assert request.params["x-amz-request-payer"] == "requester"
+        assert request.params["x-amz-expected-bucket-owner"] == "000000000000"
+
+
+async def test_neither_is_sent_unless_asked_for(stub):
+    async with Watching() as watching_:
+        await watching_.polls(stub, 2)
+    assert not any(name.startswith("x-amz") for request in stub.requests for name in request.params)
+
+
+async def test_a_bucket_of_another_owner_is_refused(stub, said):
+    async with Watching(expected_bucket_owner="111111111111") as watching_:
+        await watching_.polls(stub, 2, operation="ListMultipartUploads")
+    assert any("AccessDenied" in line for line in said())
+
+
+async def test_an_interrupted_listing_goes_on_after_its_cursor_and_not_from_the_start(stub):
+    stub.put("a", last_modified=NOON - SECOND)
+    stub.put("b", last_modified=NOON - SECOND)
+    state = WatermarkState(
+        source=trigger().fingerprint, low=NOON - 60 * SECOND, high=NOON - 30 * SECOND, cursor="a"
+    )
+    store = MemoryStore()
+    await store.save(trigger().key, state.to_wire(), expected=None)
+    async with Watching(store) as watching_:
+        await watching_.until("b", "a")
+    first, second, *_ = asked(stub, "ListObjectsV2")
+    assert first.params["start-after"] == "a"
+    assert "start-after" not in second.params
+    assert watching_.keys == ["b", "a"]
+
+
+# --- keys ---------------------------------------------------------------------------------------------------
+
+ODD_KEYS = [
+    *("o/a b", "o/ leading", "o/trailing ", "o/a+b", "o/a%b", "o/a%20b", "o/a%2Fb", "o/a=b", "o/a&b;c"),
+    *("o/a\\b", "o//b", "o/a//b", "o/./b", "o/../b", "o/a?b#c", "o/*a*", "o/~a", "o/Z", "o/z", "o//"),
+    *("o/quote'\"<&>", "o/new\nline", "o/return\rhere", "o/tab\there", "o/\u2028line separator"),
+    *("o/e\u0301 decomposed", "o/\u00e9 composed", "o/日本/東京.csv", "o/\uffee", "o/\U0001f600", "o/\ufeff"),
+    *("o/" + "x" * 1022, "o/" + "é" * 511),
+]
+CONTROLS = ["o/control\x01", "o/delete\x7f"]
+
+
+async def test_every_odd_key_is_delivered_exactly_as_it_is(stub):
+    for key in ODD_KEYS + CONTROLS:
+        stub.put(key, b"x", NOON - SECOND)
+    async with Watching(prefix="o/") as watching_:
+        await watching_.until(*ODD_KEYS, *CONTROLS)
+        await watching_.polls(stub, 2)
+    assert watching_.keys == sorted(ODD_KEYS + CONTROLS, key=str.encode)
+    assert json.loads(json.dumps(watching_.keys)) == watching_.keys
+
+
+async def test_a_leading_slash_is_part_of_a_key(stub):
+    for key in ("/a", "//a", "a"):
+        stub.put(key, b"x", NOON - SECOND)
+    async with Watching(prefix="/") as watching_:
+        await watching_.until("/a", "//a")
+
+
+async def test_uploads_look_ups_and_cursors_of_odd_keys_are_right(stub):
+    one = trigger(prefix="o/")
+    await one.open()
+    for key in ODD_KEYS + CONTROLS:
+        upload = stub.create_upload(key, NOON - 5 * SECOND)
+        stub.put(key, b"x", NOON - 60 * SECOND)
+        bounds = await one.get_high_watermark()
+        assert bounds.late == {key: NOON - 5 * SECOND}
+        assert set(await one.find_changes([key, key + "x", "o/not there"])) == {key}
+        state = WatermarkState(source={}, low=NOON - 90 * SECOND, high=NOON - 30 * SECOND, cursor=key)
+        pages = [page async for page in one.read_changes(watching.Sweep(state, bounds, 10))]
+        assert [change.identity for page in pages for change in page.changes] == []
+        stub.abort_upload(upload)
+        stub.delete(key)
+    await one.close()
+
+
+async def test_an_object_whose_key_is_a_prefix_of_others_is_looked_up_exactly(stub):
+    for key in ("a", "ab", "abc"):
+        stub.put(key, key.encode(), NOON - SECOND)
+    one = trigger()
+    await one.open()
+    found = await one.find_changes(["a", "ab", "b"])
+    await one.close()
+    assert {key: change.detail["size"] for key, change in found.items()} == {"a": 1, "ab": 2}
+
+
+# --- against a real emulator --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ministack():
+    with s3_servers.ministack() as server:
+        client = server.client()
+        client.create_bucket(Bucket="lake")
+        yield server, client
+        client.close()
+
+
+async def test_an_emulator_gives_every_odd_key_exactly(ministack, monkeypatch):
+    server, client = ministack
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection(server))
+    keys = [key for key in ODD_KEYS if key != "o//"]
+    for key in keys:
+        client.put_object(Bucket="lake", Key=key, Body=b"x")
+    upload = client.create_multipart_upload(Bucket="lake", Key="o/a +é")["UploadId"]
+    async with Watching(prefix="o/") as watching_:
+        await watching_.until(*keys, within=20)
+        part = client.upload_part(Bucket="lake", Key="o/a +é", UploadId=upload, PartNumber=1, Body=b"x")
+        client.complete_multipart_upload(
+            Bucket="lake",
+            Key="o/a +é",
+            UploadId=upload,
+            MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]},
+        )
+        await watching_.until(*keys, "o/a +é", within=20)
+
+
+# --- parsing off the loop -----------------------------------------------------------------------------------
+
+
+def page_of(*entries, encoding="url", truncated=False):
+    contents = "".join(
+        f"<Contents><Key>{quote(key)}</Key><LastModified>{modified}</LastModified>"
+        f"<ETag>{etag}</ETag><Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
+        for key, modified, etag, size in entries
+    )
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>lake</Name><Prefix>a%20b</Prefix>'
+        f"<KeyCount>{len(entries)}</KeyCount><MaxKeys>1000</MaxKeys><EncodingType>{encoding}</EncodingType>"
+        f"<IsTruncated>{str(truncated).lower()}</IsTruncated>{contents}</ListBucketResult>"
+    ).encode()
+
+
+ENTRY = ("a b/é", "2026-03-01T12:00:00.000Z", "&quot;d41d8cd98f00b204e9800998ecf8427e&quot;", 10)
+PAGES = {
+    "empty": page_of(),
+    "one": page_of(ENTRY),
+    "many": page_of(*((f"k{number}", *ENTRY[1:]) for number in range(1000)), truncated=True),
+    "odd keys": page_of(*((key, *ENTRY[1:]) for key in ODD_KEYS)),
+    "milliseconds": page_of(("a", "2026-03-01T12:00:00.123Z", "&quot;x&quot;", 0)),
+    "no fraction": page_of(("a", "2026-03-01T12:00:00Z", "&quot;x&quot;", 5 * 2**40)),
+    "an etag without quotes": page_of(("a", "2026-03-01T12:00:00Z", "x-12", 1)),
+    "no entities": page_of(ENTRY).replace(b"&quot;", b'"'),
+    "no namespace": page_of(ENTRY).replace(b' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"', b""),
+    "no declaration": page_of(ENTRY).partition(b"\n")[2],
+}
+
+
+@contextlib.asynccontextmanager
+async def clients():
+    """Give the watcher's client, and the same without our handler."""
+    ours, plain = trigger(), trigger()
+    await ours.open()
+    await plain.open()
+    plain._client.meta.events.unregister("before-parse.*.ListObjectsV2", s3._parse_off_loop)
+    try:
+        yield ours._client, plain._client
+    finally:
+        await ours.close()
+        await plain.close()
+
+
+def answer_with(stub, body, status=200):
+    stub._operations["ListObjectsV2"] = lambda call: Reply(body, {"Content-Type": "application/xml"}, status)
+
+
+@pytest.mark.parametrize("body", PAGES.values(), ids=PAGES)
+async def test_a_page_parsed_off_the_loop_is_what_botocore_makes_of_it(stub, body):
+    answer_with(stub, body)
+    async with clients() as (ours, plain):
+        assert await ours.list_objects_v2(Bucket="lake") == await plain.list_objects_v2(Bucket="lake")
+
+
+entries = st.tuples(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20),
+    st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1)).map(  # noqa: DTZ001 - the Z is added
+        lambda time: time.isoformat(timespec="milliseconds") + "Z"
+    ),
+    st.text("abcdef0123456789-", max_size=9).map(lambda text: f"&quot;{text}&quot;"),
+    st.integers(0, 10**13),
+)
+
+
+@given(st.lists(entries, max_size=20))
+@settings(max_examples=25)
+def test_any_page_parsed_off_the_loop_is_what_botocore_makes_of_it(found):
+    parsers, model = ResponseParserFactory(), botocore.session.get_session().get_service_model("s3")
+    operation = model.operation_model("ListObjectsV2")
+    answer = {"status_code": 200, "headers": {}, "body": page_of(*found), "context": {}}
+    expected = parsers.create_parser("rest-xml").parse(dict(answer), operation.output_shape)
+    got: dict = {}
+    asyncio.run(s3._parse_off_loop(answer, operation, got))
+    assert got == expected
+    assert len(answer["body"]) < 30
+
+
+async def test_the_stub_and_an_emulator_are_parsed_alike_with_all_their_odd_keys(
+    stub, ministack, monkeypatch
+):
+    server, emulator = ministack
+    for key in ODD_KEYS:
+        stub.put(key, b"x", NOON - SECOND)
+        emulator.put_object(Bucket="lake", Key=key, Body=b"x")
+    for address in (stub, server):
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection(address))
+        async with clients() as (ours, plain):
+            for question in ({}, {"Prefix": "o/a"}, {"MaxKeys": 2}, {"Prefix": "nothing"}):
+                one = await ours.list_objects_v2(Bucket="lake", **question)
+                two = await plain.list_objects_v2(Bucket="lake", **question)
+                for page in (one, two):
+                    for name in ("HTTPHeaders", "RequestId", "HostId"):
+                        page["ResponseMetadata"].pop(name, None)
+                assert one == two
+
+
+async def test_botocore_still_does_what_parsing_off_the_loop_relies_on(stub):
+    """
+    What upstream must keep, each by its name.
+
+    - the event ``before-parse.<service>.<operation>``, with ``response_dict`` and
+      ``customized_response_dict``;
+    - handlers registered with a wildcard run before those of ``before-parse.s3``, of which botocore's own
+      ``_handle_200_error`` parses the whole body;
+    - ``parsed_response.update(customized_response_dict)`` after parsing.
+    """
+    stub.put("a", b"x", NOON - SECOND)
+    bodies = []
+
+    def after_ours(event_name, response_dict, customized_response_dict, **_):
+        bodies.append((event_name, response_dict["body"], [*customized_response_dict]))
+
+    async with clients() as (ours, _):
+        ours.meta.events.register_first("before-parse.s3.ListObjectsV2", after_ours)
+        page = await ours.list_objects_v2(Bucket="lake")
+    ((event_name, body, parsed),) = bodies
+    assert event_name == "before-parse.s3.ListObjectsV2"
+    assert body == b"<ListBucketResult/>"
+    assert "Contents" in parsed
+    assert [entry["Key"] for entry in page["Contents"]] == ["a"]
+
+
+@pytest.mark.parametrize("status", [200, 500, 503])
+async def test_an_error_is_left_to_botocore_even_with_status_200(stub, status):
+    answer_with(
+        stub, b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>m</Message></Error>", status
+    )
+    async with clients() as (ours, _):
+        with pytest.raises(ClientError, match="SlowDown"):
+            await ours.list_objects_v2(Bucket="lake")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        page_of(ENTRY)[:-50],
+        b"<ListBucketResult",
+        page_of(ENTRY).replace(b"2026-03-01T12:00:00.000Z", b"yesterday"),
+        page_of(ENTRY).replace(b"<Size>10<", b"<Size>ten<"),
+        page_of(ENTRY).replace(b"<Size>10</Size>", b""),
+        page_of(ENTRY).replace(b"<Key>", b"<Kee>").replace(b"</Key>", b"</Kee>"),
+        b"",
+        b"not xml",
+        b"<html><body>captive portal</body></html>",
+    ],
+    ids=[
+        "cut off",
+        "cut off at once",
+        "no time",
+        "no number",
+        "no size",
+        "no key",
+        "nothing",
+        "no xml",
+        "html",
+    ],
+)
+async def test_a_page_that_is_damaged_moves_no_watermark_and_is_mended(stub, body):
+    stub.put("a", b"x", NOON - SECOND)
+    good = stub._operations["ListObjectsV2"]
+    answer_with(stub, body)
+    async with Watching() as watching_:
+        await watching_.polls(stub, 3)
+        assert watching_.keys == []
+        low = (await watching_.state()).low
+        assert low is BEGINNING, "it was taken for complete"
+        stub._operations["ListObjectsV2"] = good
+        await watching_.until("a")
