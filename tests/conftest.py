@@ -27,5 +27,12 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile("ci" if os.environ.get("CI") or os.environ.get("WATERMARK_CI_RUN") else "default")
 
 
+def pytest_configure(config):
+    # The amazon provider makes its client's coroutine in a thread; who is cancelled meanwhile never gets it.
+    config.addinivalue_line(
+        "filterwarnings", "ignore:coroutine 'AioSession._create_client' was never awaited:RuntimeWarning"
+    )
+
+
 def pytest_unconfigure():
     shutil.rmtree(_HOME, ignore_errors=True)

@@ -111,7 +111,8 @@ def test_an_access_error_is_told_once_with_a_remedy_and_the_watcher_recovers_by_
 @pytest.mark.timeout(300)
 def test_a_backlog_of_200_000_objects_drains_through_a_kill_and_goes_on_where_it_was(tmp_path: Path) -> None:
     objects = 200_000
-    write_dag(tmp_path / "dags", "backlog", "bucket_name='lake', start_from='beginning', max_event_bytes=262144")
+    arguments = "bucket_name='lake', start_from='beginning', max_event_bytes=262144"
+    write_dag(tmp_path / "dags", "backlog", arguments)
     with stub(objects=objects) as server, airflow_home(tmp_path, server) as airflow:
         airflow.start("dag-processor", "triggerer")
 

@@ -376,7 +376,7 @@ class GoesOnWhenItIsInterrupted(TextStore):
         async def write() -> None:
             text = self.encode(value)
             self.compare(key, self.read(key), expected)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.004 * (1 - value["revision"] % 2))
             self.texts[self.name(key)] = text
 
         await asyncio.shield(asyncio.create_task(write()))

@@ -97,6 +97,9 @@ class Committer:
         self._lock = asyncio.Lock()
         self._in_flight: deque[Emission] = deque()
         self._unacknowledged = 0
+        # Two, since each is cleared by the one task that waits for it: what a task clears for itself another
+        # one could miss.
+        self._taken = asyncio.Event()
         self._moved = asyncio.Event()
         self._stale = asyncio.Event()
         self._naps = 0
@@ -210,7 +213,7 @@ class Committer:
         self._unacknowledged += 1
         self._in_flight.append(emission)
         self.head = emission.state
-        self._moved.set()
+        self._taken.set()
 
     def advance(self, state: WatermarkState) -> None:
         """
@@ -245,8 +248,8 @@ class Committer:
         failure: str | None = None
         while True:
             if not self._in_flight:
-                self._moved.clear()
-                await self._moved.wait()
+                self._taken.clear()
+                await self._taken.wait()
             await asyncio.sleep(self._nap)
             self._naps += 1
             try:
@@ -268,7 +271,7 @@ class Committer:
         async with self._lock:
             aged = 0
             for emission in self._in_flight:
-                if emission.acknowledged is None or self._naps - emission.acknowledged < _NAPS:
+                if emission.acknowledged is None or self._naps - emission.acknowledged <= _NAPS:
                     break
                 aged += 1
             if not aged:

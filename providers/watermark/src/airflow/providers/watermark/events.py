@@ -152,8 +152,8 @@ def window_payload(
     """
     Build the payload of a window.
 
-    Its ``event_id`` is made from the source, the epoch and the bounds only: rows may leave a final window, but
-    it is the very same one.
+    Its ``event_id`` is made from the source, the epoch and the bounds only: rows may leave a final window,
+    but it is the very same one.
     """
     bounds = {"low": encode_position(low), "high": encode_position(high)}
     return {
@@ -265,8 +265,8 @@ class RowChange(DeliveredChange):
 
     :param key: The primary key's columns.
     :param cursor: The value of the cursor column.
-    :param row: The selected columns, typed as the driver gave them; ``None`` if only keys are delivered, or if
-        the row alone was larger than an event may be.
+    :param row: The selected columns, typed as the driver gave them; ``None`` if only keys are delivered, or
+        if the row alone was larger than an event may be.
     :param truncated: Whether the row was left out because it was too large: read it by its key.
     """
 

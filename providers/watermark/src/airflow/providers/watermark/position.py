@@ -139,8 +139,8 @@ def encode_position(value: Position) -> dict[str, Any]:
     Give the JSON form of a position.
 
     :param value: A position.
-    :return: ``{"type": str, "value": str | list | None}``; equal positions of one type give equal forms, except
-        for decimals, which keep their scale.
+    :return: ``{"type": str, "value": str | list | None}``; equal positions of one type give equal forms,
+        except for decimals, which keep their scale.
     :raises PositionTypeError: The value is no position.
     """
     kind = position_type(value)

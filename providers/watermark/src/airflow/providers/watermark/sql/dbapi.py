@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,7 +84,7 @@ class DbApiDatabase:
 
     async def _call(self, action: str, function: Callable[..., _T], *args: object) -> _T:
         try:
-            # The task SDK, which a hook may ask for its connection, finds its way back to this loop by this alone.
+            # The task SDK, which a hook may ask for its connection, finds its way back to this loop only so.
             call = sync_to_async(function, thread_sensitive=False, executor=self._thread)
             return await call(*args)
         except ConfigurationError:
@@ -144,8 +145,8 @@ class DbApiDatabase:
         except (ConfigurationError, SourceError) as error:
             self._sees_transactions = False
             self._log.info(
-                "innodb_trx cannot be read (%s): transactions that take longer than late_arrival may lose rows. "
-                "Grant PROCESS to the connection's user",
+                "innodb_trx cannot be read (%s): transactions that take longer than late_arrival may lose "
+                "rows. Grant PROCESS to the connection's user",
                 type(error.__cause__).__name__,
             )
             return timedelta()
@@ -190,7 +191,5 @@ class DbApiDatabase:
 
 
 def _quietly(function: Callable[[], object]) -> None:
-    try:
+    with contextlib.suppress(Exception):  # it is gone anyway
         function()
-    except Exception:  # noqa: BLE001, S110 - it is gone anyway
-        pass

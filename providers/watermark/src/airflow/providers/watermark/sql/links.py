@@ -96,7 +96,7 @@ class PostgresLink:
             # A pooler makes up the key that it hands to its clients.
             self.pooled = pid != connection.get_server_pid()
             if not self.pooled:
-                await connection.close()
+                await connection.close(timeout=_CONNECT_TIMEOUT)
                 connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT)
             self.connection = connection
 

@@ -278,4 +278,11 @@ _KINDS: Final = {
     "timestamptz": "timestamp",
     "timestamp": "naive-timestamp",
     "date": "date",
+    "int2": "integer",
+    "int4": "integer",
+    "int8": "integer",
+    "numeric": "decimal",
+    "float4": "float",
+    "float8": "float",
+    "bytea": "bytes",
 }

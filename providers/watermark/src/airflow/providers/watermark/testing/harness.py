@@ -174,7 +174,7 @@ class Harness:
     async def __aexit__(self, *_: object) -> None:
         self._logger.removeHandler(self._handler)
         self._logger.setLevel(self._level)
-        await self.stop()
+        await self._end()
 
     # -- Sweeps ---------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class Harness:
     async def crash(self) -> None:
         """End the instance as SIGKILL does: nothing it still does reaches the store."""
         self.recorder.cut()
-        await self.stop()
+        await self._end()
 
     async def stop(self) -> None:
         """
@@ -264,10 +264,17 @@ class Harness:
 
         :raises AssertionError: It has begun to save something after that, or swallowed its cancellation.
         """
+        asked = self.recorder.asked
+        result = await self._end()
+        assert self.recorder.asked == asked, "a cancelled watcher has saved its watermark"
+        if result is not None and not isinstance(result, asyncio.CancelledError):
+            raise result
+
+    async def _end(self) -> BaseException | None:
+        """Cancel the instance, and let all that is left of it do what it can; return how it has ended."""
         pump, self._pump = self._pump, None
         if pump is None:
-            return
-        asked = self.recorder.asked
+            return None
         pump.cancel()
         (result,) = await asyncio.gather(pump, return_exceptions=True)
         await self._producer.aclose()
@@ -275,9 +282,7 @@ class Harness:
         for _ in range(4 * _NAPS):
             await asyncio.sleep(0)
         self._outstanding.clear()
-        assert self.recorder.asked == asked, "a cancelled watcher has saved its watermark"
-        if not isinstance(result, asyncio.CancelledError):
-            raise result or AssertionError("a cancelled watcher has swallowed its cancellation")
+        return result or AssertionError("a cancelled watcher has swallowed its cancellation")
 
     # -- As Airflow does ------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import functools
 import logging
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterator, Mapping, MutableMapping
+from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
 from weakref import WeakValueDictionary
 
@@ -21,7 +22,7 @@ from airflow.providers.watermark.asset_watermark import AssetWatermark
 from airflow.providers.watermark.change import Change, HighWatermark, Page, Window, digest
 from airflow.providers.watermark.delivery import DEFAULT_COMMIT_DELAY, AckModeProducer, Committer
 from airflow.providers.watermark.exceptions import InvalidArgumentError
-from airflow.providers.watermark.position import Position, parse_timestamp
+from airflow.providers.watermark.position import BEGINNING, Position, parse_timestamp
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey, configured_store
 from airflow.providers.watermark.triggers import arguments
 from airflow.providers.watermark.triggers.dataclass import DataclassTrigger
@@ -152,6 +153,22 @@ class BaseWatermarkTrigger(DataclassTrigger):
         :raises ValueError: It is none.
         """
         return parse_timestamp(start)
+
+    async def first_position(self, bounds: HighWatermark) -> Position:
+        """
+        Give the low watermark that ``start_from`` asks for; not asked for ``"beginning"``.
+
+        :param bounds: What the source said just now.
+        :return: The position after which all is news.
+        """
+        if self.start_from == "now":
+            # The current step is delivered: it is not over yet.
+            return bounds.due - bounds.step if isinstance(bounds.due, datetime) else bounds.bound
+        start = self.start_position(self.start_from)
+        try:
+            return start - bounds.step if isinstance(start, datetime) else start
+        except OverflowError:  # the first second of all
+            return BEGINNING
 
     async def open(self) -> None:
         """Get ready to watch. Called before the first use of the source, and again after each error."""

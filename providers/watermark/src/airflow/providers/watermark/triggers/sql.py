@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, ClassVar, Final
 from zoneinfo import ZoneInfo, available_timezones
 
 from airflow.providers.watermark.change import Change, HighWatermark, Page, Window, digest
-from airflow.providers.watermark.exceptions import ConfigurationError
+from airflow.providers.watermark.exceptions import ConfigurationError, SourceError, StateError
 from airflow.providers.watermark.position import (
     BEGINNING,
     Position,
+    decode_position,
     encode_position,
     is_after,
 )
@@ -31,6 +32,7 @@ PAGE_SIZE: Final = 1000
 
 MICROSECOND: Final = timedelta(microseconds=1)
 
+_START_KINDS: Final = ("timestamp", "naive-timestamp", "date", "integer", "decimal", "uuid")
 _CLOCKED: Final = frozenset({"timestamp", "naive-timestamp", "date"})
 _MAX_COUNTED: Final = 1000
 
@@ -189,6 +191,10 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             max_bound_wait=self.max_bound_wait,
             log=self.log,
         )
+        await self._learn_kind()
+        self.log.info("The settled bound is %s", self._database.describe())
+
+    async def _learn_kind(self) -> None:
         self._kind = await self._database.kind(self._query)
         if self._kind == "string" and self._database.collation is None:
             msg = (
@@ -202,7 +208,6 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
                 "the one in which it is written, such as 'UTC'"
             )
             raise ConfigurationError(msg)
-        self.log.info("The settled bound is %s", self._database.describe())
 
     async def close(self) -> None:
         """Give the connection back."""
@@ -232,6 +237,10 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
     async def get_high_watermark(self) -> HighWatermark:
         """Ask how far the table is settled."""
         await self._look_at_nulls()
+        if self._kind is None:  # there was no row to tell it by
+            await self._learn_kind()
+        if self._kind is None:
+            return HighWatermark(bound=BEGINNING)
         if self._kind not in _CLOCKED:
             highest = await self._database.settled_position(self._query, self.lateness)
             return HighWatermark(bound=BEGINNING if highest is None else highest)
@@ -245,6 +254,42 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             due, future = due + day, future + day
         await self._look_at_future(future)
         return HighWatermark(bound=BEGINNING if bound is None else bound, due=due, future=future)
+
+    async def first_position(self, bounds: HighWatermark) -> Position:
+        """Give the low watermark that ``start_from`` asks for."""
+        if self.start_from != "now":
+            if self._kind is None:
+                msg = (
+                    f"{self.source}: there is no row yet to tell the type of {self.cursor_column!r} by, so that "
+                    f"start_from={self.start_from!r} cannot be read; watching begins with the first row"
+                )
+                raise SourceError(msg)
+            return _before(self.start_position(self.start_from))
+        if isinstance(bounds.due, datetime):
+            return await super().first_position(bounds)
+        if isinstance(bounds.due, date):
+            return _before(_before(bounds.due))  # today is delivered: it is not over yet
+        highest = (await self._database.fetch(self._query.highest()))[0][0]
+        return BEGINNING if highest is None else highest
+
+    def start_position(self, start: str) -> Position:
+        """Read a ``start_from``: by the column's type, or while that is not known by any that it may have."""
+        kinds = _START_KINDS if self._kind is None else (self._kind,)
+        for kind in kinds:
+            try:
+                if kind == "naive-timestamp":
+                    moment = datetime.fromisoformat(start)
+                    return moment if moment.tzinfo is None else self._local(moment)
+                return decode_position({"type": kind, "value": start})
+            except (ValueError, StateError):
+                continue
+        if self._kind is None:
+            raise ValueError(start)
+        msg = (
+            f"{self.source}: start_from={start!r} is no position of {self.cursor_column!r}, whose type is "
+            f"{self._kind}"
+        )
+        raise ConfigurationError(msg)
 
     def _local(self, instant: datetime) -> Any:
         """Give an instant as the column would have it."""
@@ -323,3 +368,18 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         if count and self.null_cursor == "error":
             raise ConfigurationError(text)
         self.say_once("nulls", count > 0 and text)
+
+
+def _before(position: Position) -> Position:
+    """Give the position before, where there is one; else what is at it counts as old."""
+    try:
+        match position:
+            case datetime():
+                return position - MICROSECOND
+            case date():
+                return position - timedelta(days=1)
+            case int():
+                return position - 1
+    except OverflowError:
+        return BEGINNING
+    return position

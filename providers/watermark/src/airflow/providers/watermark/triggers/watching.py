@@ -141,13 +141,9 @@ class Watch:
         if trigger.start_from == "beginning":
             return WatermarkState(source=source, low=BEGINNING)
         bounds = await trigger.get_high_watermark()
+        low = await trigger.first_position(bounds)
         if trigger.start_from != "now":
-            start = trigger.start_position(trigger.start_from)
-            low = start - bounds.step if isinstance(start, datetime) else start
             return WatermarkState(source=source, low=low)
-        low = bounds.bound
-        if isinstance(bounds.due, datetime):
-            low = bounds.due - bounds.step  # the current step is delivered: it is not over yet
         return WatermarkState(source=source, low=low, pending=await self._first_pending(bounds, low))
 
     async def _first_pending(self, bounds: HighWatermark, low: Position) -> dict[str, Pending]:
