@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devtools.airflow_home import AirflowHome, AirflowHomeError
+from devtools.databases import Postgres, postgres
+from devtools.demo_sql_story import SqlStory
 from devtools.demo_story import BUCKET, PREFIX, Story
 from devtools.s3_servers import S3Server, ServerStartError, ministack
 
@@ -51,18 +53,25 @@ def show(home: Path, *, keep: bool) -> bool:
     """
     say = _narrator()
     with contextlib.ExitStack() as stack:
-        print(f"The example Dag loads each new object under s3://{BUCKET}/{PREFIX}, once.\n", flush=True)
+        print(f"An example Dag loads each new object under s3://{BUCKET}/{PREFIX}, once.", flush=True)
+        print("Another copies each new window of a table, with exactly its rows.\n", flush=True)
         server = stack.enter_context(ministack())
         say("s3", f"a server listens on {server.endpoint_url}")
+        database = stack.enter_context(postgres())
+        say("postgres", f"a server listens on {database.host}:{database.port}")
         say("airflow", "the metadata database is made (the first time, this may take half a minute)")
-        airflow = stack.enter_context(_airflow(home, server))
+        airflow = stack.enter_context(_airflow(home, server, database))
         story = Story(airflow, server, say)
+        sql_story = SqlStory(airflow, database, say)
+        sql_story.prepare()
         try:
             story.run()
         except AirflowHomeError:
             story.tell_result()
             raise
         kept_promises = story.tell_result()
+        sql_story.run()
+        kept_promises = sql_story.tell_result() and kept_promises
         if keep:
             _tell_how_to_go_on(airflow, server)
             with contextlib.suppress(KeyboardInterrupt):
@@ -70,11 +79,14 @@ def show(home: Path, *, keep: bool) -> bool:
     return kept_promises
 
 
-def _airflow(home: Path, server: S3Server) -> AirflowHome:
+def _airflow(home: Path, server: S3Server, database: Postgres) -> AirflowHome:
     return AirflowHome(
         home,
         dags_folder=ROOT / "example_dags",
-        connections={"aws_default": server.airflow_connection_json()},
+        connections={
+            "aws_default": server.airflow_connection_json(),
+            "postgres_default": database.airflow_connection_json(),
+        },
         environment=SETTINGS,
     )
 
