@@ -80,15 +80,25 @@ def encode_value(value: object) -> Any:  # noqa: C901 - a table, spelled as a ma
             return {_TYPE: "object", "value": {str(name): encode_value(each) for name, each in value.items()}}
     if all(hasattr(value, name) for name in ("lower", "upper", "lower_inc", "upper_inc", "isempty")):
         return encode_value(_range(value))
+    if hasattr(value, "as_string"):  # asyncpg's bit strings, in groups of four
+        return {_TYPE: "text", "value": value.as_string().replace(" ", "")}
     return {_TYPE: "text", "value": str(value)}
 
 
-def decode_value(wire: object) -> Any:  # noqa: C901 - likewise
+def decode_value(wire: object) -> Any:
     """
     Read a value from its JSON form.
 
     :raises EventError: It is none.
     """
+    try:
+        return _decode(wire)
+    except (StateError, ValueError, ArithmeticError) as error:
+        msg = f"{wire!r} is no value"
+        raise EventError(msg) from error
+
+
+def _decode(wire: object) -> Any:  # noqa: C901 - likewise
     match wire:
         case None | bool() | int() | str():
             return wire
@@ -103,19 +113,14 @@ def decode_value(wire: object) -> Any:  # noqa: C901 - likewise
         case {"$type": "interval", "value": [int(days), int(seconds), int(microseconds)]}:
             return timedelta(days=days, seconds=seconds, microseconds=microseconds)
         case {"$type": "range", "value": [lower, upper, str(bounds)]}:
-            return Range(decode_value(lower), decode_value(upper), bounds)
+            return Range(_decode(lower), _decode(upper), bounds)
         case {"$type": "array", "value": list(values)}:
-            return [decode_value(each) for each in values]
+            return [_decode(each) for each in values]
         case {"$type": "object", "value": dict(values)}:
-            return {name: decode_value(each) for name, each in values.items()}
-        case {"$type": str(kind), "value": text}:
-            try:
-                return decode_position({"type": kind, "value": text})
-            except StateError as error:
-                msg = f"{wire!r} is no value"
-                raise EventError(msg) from error
-    msg = f"{wire!r} is no value"
-    raise EventError(msg)
+            return {name: _decode(each) for name, each in values.items()}
+        case {"$type": str(kind), "value": str(text)}:
+            return decode_position({"type": kind, "value": text})
+    raise ValueError
 
 
 def _range(value: Any) -> Range:

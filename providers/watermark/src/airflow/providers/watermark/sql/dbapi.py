@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,10 +16,9 @@ from airflow.providers.watermark.position import Position, position_type
 from airflow.providers.watermark.sql.settling import History
 
 if TYPE_CHECKING:
-    from sqlalchemy import Select
     from sqlalchemy.engine import Connection, Dialect
 
-    from airflow.providers.watermark.sql.query import WatchedQuery
+    from airflow.providers.watermark.sql.query import Question, WatchedQuery
 
 __all__ = ["DbApiDatabase"]
 
@@ -92,14 +91,14 @@ class DbApiDatabase:
         except Exception as error:
             raise self._error(action, error) from error
 
-    async def fetch(self, statement: Select[Any]) -> list[Sequence[Any]]:
-        """Send a statement, and give all its rows."""
-        return await self._call("a query", self._fetch, statement)
+    async def fetch(self, question: Question) -> list[Sequence[Any]]:
+        """Send a question, and give all its rows."""
+        return await self._call("a query", self._fetch, question.statement, question.values)
 
-    def _fetch(self, statement: Any) -> list[Sequence[Any]]:
+    def _fetch(self, statement: Any, values: Mapping[str, Any] | None = None) -> list[Sequence[Any]]:
         assert self._connection is not None  # noqa: S101
         with self._connection.begin():  # a transaction of its own: each query sees what is committed by then
-            return [tuple(row) for row in self._connection.execute(statement)]
+            return [tuple(row) for row in self._connection.execute(statement, values or {})]
 
     async def kind(self, query: WatchedQuery) -> str | None:
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
@@ -16,16 +17,21 @@ if TYPE_CHECKING:
     from sqlalchemy import Select
     from sqlalchemy.engine import Dialect
 
-    from airflow.providers.watermark.sql.query import WatchedQuery
+    from airflow.providers.watermark.sql.query import Question, WatchedQuery
 
 __all__ = ["PostgresDatabase"]
 
 _SLOW_BARRIER: Final = 5.0
 """Seconds after which it is said who holds the barrier up."""
 
-# The sessions of other databases cannot write to this one's tables. Background workers of the server, such as
-# autovacuum, have no role and stamp no rows. Whoever is not to be found in pg_stat_activity counts: it has just
-# begun, is just ending, or is a prepared transaction, which has no session.
+_ANY_TRANSACTION: Final = """
+SELECT l.virtualtransaction FROM pg_catalog.pg_locks AS l
+WHERE l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() LIMIT 1
+"""
+
+# The sessions of other databases cannot write to this one's tables. Background workers of the server, such
+# as autovacuum, have no role and stamp no rows. Whoever is not to be found in pg_stat_activity counts: it has
+# just begun, is just ending, or is a prepared transaction, which has no session.
 _OPEN_TRANSACTIONS: Final = """
 WITH elsewhere AS (
   SELECT l.virtualtransaction
@@ -109,10 +115,10 @@ class PostgresDatabase:
 
     # -- Questions ------------------------------------------------------------------------------------
 
-    async def fetch(self, statement: Select[Any]) -> list[Sequence[Any]]:
-        """Send a statement, and give all its rows."""
-        sql, values = self._compile(statement)
-        return await self._fetch(sql, *values)
+    async def fetch(self, question: Question) -> list[Sequence[Any]]:
+        """Send a question, and give all its rows."""
+        sql, names = _compile(question.statement)
+        return await self._fetch(sql, *(question.values[name] for name in names))
 
     async def _fetch(self, sql: str, *values: object) -> list[Sequence[Any]]:
         link = self._open_link
@@ -136,7 +142,7 @@ class PostgresDatabase:
 
         :raises ConfigurationError: There is no such table or column, or it has no order.
         """
-        sql, _ = self._compile(query.shape())
+        sql, _ = _compile(query.shape().statement)
         link = self._open_link
         try:
             async with link.lock:
@@ -188,7 +194,9 @@ class PostgresDatabase:
         highest: Position | None = None
         if query is not None:
             highest = (await self.fetch(query.highest()))[0][0]
-        rows = await self._fetch(_OPEN_TRANSACTIONS, self._ignore_roles)
+        rows = await self._fetch(_ANY_TRANSACTION)
+        if rows:  # on a busy server: which of them count
+            rows = await self._fetch(_OPEN_TRANSACTIONS, self._ignore_roles)
         if self._generation != self._open_link.generation:
             # Another connection: transactions that were prepared may have other names now.
             self._generation = self._open_link.generation
@@ -242,13 +250,7 @@ class PostgresDatabase:
     @property
     def dialect(self) -> Dialect:
         """The dialect that quotes and binds."""
-        from sqlalchemy.dialects.postgresql.asyncpg import dialect
-
-        return dialect()  # type: ignore[no-untyped-call]
-
-    def _compile(self, statement: Select[Any]) -> tuple[str, list[Any]]:
-        compiled = statement.compile(dialect=self.dialect, compile_kwargs={"render_postcompile": True})
-        return str(compiled), [compiled.params[name] for name in compiled.positiontup or ()]
+        return _dialect()
 
     def _error(self, action: str, error: Exception) -> ConfigurationError | SourceError:
         """Wrap an error of the driver's: what happened, where, and what to do."""
@@ -265,9 +267,12 @@ _ADVICE: Final = {
     "42703": "correct cursor_column, primary_key, columns or where",
     "42501": "grant SELECT to the connection's role",
     "42883": "the cursor column's type cannot be ordered; name another",
+    "25006": "let query and where only read",
     "28": "correct the connection's login or password",
     "3D000": "correct the connection's database",
     "42": "correct the trigger's arguments",
+    "OverflowError": "a date is before the year 1 or after 9999, which Python has not: correct or leave out its row",
+    "ValueError": "a date is before the year 1 or after 9999, which Python has not: correct or leave out its row",
 }
 """What to do about the SQL states that do not go away by waiting; two characters name a class."""
 
@@ -286,3 +291,17 @@ _KINDS: Final = {
     "float8": "float",
     "bytea": "bytes",
 }
+
+
+@lru_cache(maxsize=1)
+def _dialect() -> Dialect:
+    from sqlalchemy.dialects.postgresql.asyncpg import dialect
+
+    return dialect()  # type: ignore[no-untyped-call]
+
+
+@lru_cache(maxsize=1024)
+def _compile(statement: Select[Any]) -> tuple[str, list[str]]:
+    """Give a statement's text and the names of its values, in their order."""
+    compiled = statement.compile(dialect=_dialect(), compile_kwargs={"render_postcompile": True})
+    return str(compiled), list(compiled.positiontup or ())

@@ -1,11 +1,17 @@
-"""The questions that the SQL watcher asks, as SQLAlchemy statements: no I/O, and any dialect."""
+"""
+The questions that the SQL watcher asks, as SQLAlchemy statements: no I/O, and any dialect.
+
+A poll asks the same few questions again and again, with other values; so statements are built once a shape
+and kept, and what compiles them may keep the result.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.providers.watermark.position import BEGINNING, Position
 
@@ -14,7 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
     from sqlalchemy.sql.expression import FromClause
 
-__all__ = ["WatchedQuery", "split_name"]
+__all__ = ["Question", "WatchedQuery", "split_name"]
 
 _PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
@@ -44,6 +50,18 @@ def split_name(name: str) -> list[str]:
     return parts
 
 
+class Question(NamedTuple):
+    """
+    A statement, and the values for its bound parameters.
+
+    :param statement: The same object for each question of one shape.
+    :param values: By name.
+    """
+
+    statement: Select[Any]
+    values: Mapping[str, Any]
+
+
 @dataclass(frozen=True, kw_only=True)
 class WatchedQuery:
     """
@@ -64,98 +82,76 @@ class WatchedQuery:
     table: str | None
     query: str | None
     cursor_column: str
-    primary_key: Sequence[str] = ()
-    columns: Sequence[str] = ()
+    primary_key: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
     where: str | None = None
     collation: str | None = None
 
-    def window(self, low: Position, bound: Position, limit: int) -> Select[Any]:
+    def window(self, low: Position, bound: Position, limit: int) -> Question:
         """
-        Ask for the first rows of ``(low, bound]``: how many there are, and the last position.
+        Ask for the first rows of ``(low, bound]``: how many there are, and the last position; no row if none.
 
         :param limit: How many rows are looked at, at least 1.
         """
-        import sqlalchemy as sa
+        values = {**_bounds(low, bound), "limit": limit}
+        return Question(_window(self, "low" in values), values)
 
-        cursor = self._cursor
-        first = self._select(cursor.label("position")).where(*self._between(low, bound))
-        rows = first.order_by(cursor).limit(limit).subquery("rows_found")
-        found: Any = sa.select(sa.func.count(), sa.func.max(rows.c.position))
-        statement: Select[Any] = found.select_from(rows)
-        return statement
-
-    def count(self, low: Position, high: Position) -> Select[Any]:
+    def count(self, low: Position, high: Position) -> Question:
         """Ask how many rows ``(low, high]`` has."""
-        import sqlalchemy as sa
-
-        return self._select(sa.func.count()).where(*self._between(low, high))
+        values = _bounds(low, high)
+        return Question(_count(self, "low" in values), values)
 
     def page(
         self, low: Position, *, after: Sequence[Position] | None, before: Position | None, limit: int
-    ) -> Select[Any]:
+    ) -> Question:
         """
         Ask for rows after ``low``, in the order of (position, primary key): position, key, columns.
 
         :param after: The position and key of the row to go on behind, exclusive.
         :param before: An exclusive upper bound.
         """
-        import sqlalchemy as sa
-
-        cursor = self._cursor
-        keys: list[ColumnElement[Any]] = [sa.column(name) for name in self.primary_key]
-        wanted: list[ColumnElement[Any]] = [sa.column(name) for name in self.columns]
-        statement = self._select(cursor, *keys, *wanted)
+        values: dict[str, Any] = {"limit": limit}
         if after is not None:
-            # A row value: with OR the index would be read from its start.
-            row = sa.tuple_(*(_value(value) for value in after))
-            statement = statement.where(sa.tuple_(cursor, *keys) > row)
+            values |= {f"after_{index}": value for index, value in enumerate(after)}
         elif low is not BEGINNING:
-            statement = statement.where(cursor > _value(low))
+            values["low"] = low
         if before is not None:
-            statement = statement.where(cursor < _value(before))
-        return statement.where(cursor.is_not(None)).order_by(cursor, *keys).limit(limit)
+            values["before"] = before
+        return Question(_page(self, after is not None, "low" in values, before is not None), values)
 
-    def highest(self) -> Select[Any]:
-        """Ask for the highest position."""
-        import sqlalchemy as sa
+    def highest(self) -> Question:
+        """Ask for the highest position, or NULL."""
+        return Question(_highest(self), {})
 
-        return self._select(sa.func.max(self._cursor))
-
-    def nulls(self, limit: int) -> Select[Any]:
+    def nulls(self, limit: int) -> Question:
         """Ask how many rows have no position, counting up to ``limit``."""
-        import sqlalchemy as sa
+        return Question(_nulls(self), {"limit": limit})
 
-        rows = self._select(sa.literal_column("1")).where(self._cursor.is_(None)).limit(limit)
-        found: Select[Any] = sa.select(sa.func.count())
-        return found.select_from(rows.subquery("rows_found"))
-
-    def ahead(self, position: Position, limit: int) -> Select[Any]:
+    def ahead(self, position: Position, limit: int) -> Question:
         """Ask how many rows are at or after a position, counting up to ``limit``."""
-        import sqlalchemy as sa
+        return Question(_ahead(self), {"low": position, "limit": limit})
 
-        rows = self._select(sa.literal_column("1")).where(self._cursor >= _value(position)).limit(limit)
-        found: Select[Any] = sa.select(sa.func.count())
-        return found.select_from(rows.subquery("rows_found"))
-
-    def shape(self) -> Select[Any]:
+    def shape(self) -> Question:
         """Ask for no rows at all: only for their types."""
         import sqlalchemy as sa
 
         names = (self.cursor_column, *self.primary_key, *self.columns)
-        return self._select(*(sa.column(name) for name in names)).limit(0)
+        return Question(self.select(*(sa.column(name) for name in names)).limit(0), {})
 
     def quoted_cursor(self, dialect: Dialect) -> str:
         """Give the cursor column as SQL text."""
         return str(dialect.identifier_preparer.quote(self.cursor_column))
 
     @property
-    def _cursor(self) -> ColumnElement[Any]:
+    def cursor(self) -> ColumnElement[Any]:
+        """The cursor column, in the order that it has here."""
         import sqlalchemy as sa
 
         column: ColumnElement[Any] = sa.column(self.cursor_column)
         return column if self.collation is None else sa.collate(column, self.collation)
 
-    def _select(self, *columns: Any) -> Select[Any]:
+    def select(self, *columns: Any) -> Select[Any]:
+        """Begin a statement over what is watched."""
         import sqlalchemy as sa
 
         statement = sa.select(*columns).select_from(self._source())
@@ -170,18 +166,98 @@ class WatchedQuery:
         *schema, name = split_name(self.table or "")
         return sa.table(name, schema=".".join(schema) or None)
 
-    def _between(self, low: Position, high: Position) -> list[ColumnElement[bool]]:
-        predicates = [self._cursor <= _value(high)]
-        if low is not BEGINNING:
-            predicates.insert(0, self._cursor > _value(low))
-        return predicates
+
+def _bounds(low: Position, high: Position) -> dict[str, Any]:
+    return {"high": high} if low is BEGINNING else {"low": low, "high": high}
 
 
-def _value(value: Position) -> ColumnElement[Any]:
+@lru_cache(maxsize=1024)
+def _window(query: WatchedQuery, has_low: bool) -> Select[Any]:  # noqa: FBT001
+    import sqlalchemy as sa
+
+    cursor = query.cursor
+    first = _between(query.select(cursor.label("position")), query, has_low)
+    rows = first.order_by(cursor).limit(_limit()).subquery("rows_found")
+    # Not with max(), which Postgres has for texts, numbers and times only.
+    found: Any = sa.select(sa.func.count().over(), rows.c.position)
+    statement: Select[Any] = found.order_by(rows.c.position.desc()).limit(sa.literal_column("1"))
+    return statement
+
+
+@lru_cache(maxsize=1024)
+def _count(query: WatchedQuery, has_low: bool) -> Select[Any]:  # noqa: FBT001
+    import sqlalchemy as sa
+
+    return _between(query.select(sa.func.count()), query, has_low)
+
+
+@lru_cache(maxsize=1024)
+def _page(query: WatchedQuery, has_after: bool, has_low: bool, has_before: bool) -> Select[Any]:  # noqa: FBT001
+    import sqlalchemy as sa
+
+    cursor = query.cursor
+    keys: list[ColumnElement[Any]] = [sa.column(name) for name in query.primary_key]
+    wanted: list[ColumnElement[Any]] = [sa.column(name) for name in query.columns]
+    statement = query.select(cursor, *keys, *wanted)
+    if has_after:
+        # A row value: with OR the index would be read from its start.
+        row = sa.tuple_(*(_value(f"after_{index}") for index in range(1 + len(keys))))
+        statement = statement.where(sa.tuple_(cursor, *keys) > row)
+    elif has_low:
+        statement = statement.where(cursor > _value("low"))
+    if has_before:
+        statement = statement.where(cursor < _value("before"))
+    return statement.where(cursor.is_not(None)).order_by(cursor, *keys).limit(_limit())
+
+
+@lru_cache(maxsize=1024)
+def _highest(query: WatchedQuery) -> Select[Any]:
+    import sqlalchemy as sa
+
+    cursor = query.cursor
+    rows = query.select(cursor).where(cursor.is_not(None)).order_by(cursor.desc())
+    found: Select[Any] = sa.select(rows.limit(sa.literal_column("1")).scalar_subquery())
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _nulls(query: WatchedQuery) -> Select[Any]:
+    import sqlalchemy as sa
+
+    return _counted(query.select(sa.literal_column("1")).where(query.cursor.is_(None)))
+
+
+@lru_cache(maxsize=1024)
+def _ahead(query: WatchedQuery) -> Select[Any]:
+    import sqlalchemy as sa
+
+    return _counted(query.select(sa.literal_column("1")).where(query.cursor >= _value("low")))
+
+
+def _counted(statement: Select[Any]) -> Select[Any]:
+    import sqlalchemy as sa
+
+    found: Select[Any] = sa.select(sa.func.count())
+    return found.select_from(statement.limit(_limit()).subquery("rows_found"))
+
+
+def _between(statement: Select[Any], query: WatchedQuery, has_low: bool) -> Select[Any]:  # noqa: FBT001
+    if has_low:
+        statement = statement.where(query.cursor > _value("low"))
+    return statement.where(query.cursor <= _value("high"))
+
+
+def _value(name: str) -> ColumnElement[Any]:
     """Bind a value without a type: the database takes it for the column's, whatever that is."""
     import sqlalchemy as sa
 
-    return sa.bindparam(None, value, type_=sa.types.NullType())
+    return sa.bindparam(name, type_=sa.types.NullType())
+
+
+def _limit() -> Any:
+    import sqlalchemy as sa
+
+    return sa.bindparam("limit", type_=sa.types.Integer())
 
 
 def _literal(text: str) -> str:

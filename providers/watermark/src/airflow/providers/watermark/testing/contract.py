@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar
 
@@ -70,6 +71,11 @@ class SourceContract(Contract):
             "late_arrival": source.late_arrival,
             **arguments,
         }
+
+    async def soon(self, event: asyncio.Event) -> None:
+        """Wait until something has happened; a watcher that never does it fails the test."""
+        async with asyncio.timeout(10):
+            await event.wait()
 
     async def put(self, source: WatchedSource, *names: str, version: int = 1) -> None:
         """Put things, and let the step pass in which they can still change."""

@@ -43,6 +43,9 @@ __all__ = ["Delivery", "Harness", "revive"]
 _NAPS: Final = 12
 """Naps after which an acknowledgement has aged for certain."""
 
+_END: Final = 5.0
+"""Seconds of real time that a cancelled watcher may take to end."""
+
 _COMMIT_EVERY: Final = 32
 """Events after which the harness commits while it delivers: a watcher has at most 64 uncommitted ones."""
 
@@ -276,12 +279,17 @@ class Harness:
         if pump is None:
             return None
         pump.cancel()
+        await asyncio.wait([pump], timeout=_END)
+        ended = pump.done()
+        pump.cancel()
         (result,) = await asyncio.gather(pump, return_exceptions=True)
         await self._producer.aclose()
         self._committer.unleash()
         for _ in range(4 * _NAPS):
             await asyncio.sleep(0)
         self._outstanding.clear()
+        if not ended:
+            return AssertionError(f"a cancelled watcher has not ended within {_END:g} s")
         return result or AssertionError("a cancelled watcher has swallowed its cancellation")
 
     # -- As Airflow does ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import logging
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
 from weakref import WeakValueDictionary
@@ -41,9 +41,15 @@ _INSTANCE: Final = "__instance__"
 class _IdentityLog(logging.LoggerAdapter[logging.Logger]):
     """Says in each line which watcher speaks: the triggerer's log does not."""
 
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        extra = self.extra or {}
-        return f"[asset={extra['asset']} source={extra['source']}] {msg}", kwargs
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if self.isEnabledFor(level):
+            extra = self.extra or {}
+            text = str(msg) % args if args else str(msg)
+            # As arguments: a name may have percent signs in it.
+            kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+            self.logger.log(
+                level, "[asset=%s source=%s] %s", extra["asset"], extra["source"], text, **kwargs
+            )
 
 
 class BaseWatermarkTrigger(DataclassTrigger):

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, ClassVar, Final
 from zoneinfo import ZoneInfo, available_timezones
 
 from airflow.providers.watermark.change import Change, HighWatermark, Page, Window, digest
-from airflow.providers.watermark.exceptions import ConfigurationError, SourceError, StateError
+from airflow.providers.watermark.exceptions import (
+    ConfigurationError,
+    PositionTypeError,
+    SourceError,
+    StateError,
+)
 from airflow.providers.watermark.position import (
     BEGINNING,
     Position,
     decode_position,
     encode_position,
     is_after,
+    position_type,
 )
 from airflow.providers.watermark.sql.query import WatchedQuery, split_name
 from airflow.providers.watermark.sql.settling import local_floor
@@ -29,6 +36,15 @@ __all__ = ["SQLUpdatedAtTrigger"]
 
 PAGE_SIZE: Final = 1000
 """Rows that are read, and held in memory, at a time."""
+
+SLICE_SIZE: Final = 100
+"""Rows that are made ready at a time, before the event loop has its turn."""
+
+LOOK_EVERY: Final = 10
+"""Polls from one look for rows without a cursor, or with one in the future, to the next."""
+
+_ROW_OVERHEAD: Final = 128
+"""Bytes of an event that a column takes beside its value, at the most."""
 
 MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -62,7 +78,8 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
     :param payload: ``"window"``, ``"keys"`` or ``"rows"``.
     :param columns: The columns of ``payload="rows"`` beside the key and the cursor.
     :param max_rows_per_event: The most rows in one event, at least 1; a window has about that many, and never
-        ends between rows with the same cursor.
+        ends between rows with the same cursor. ``None`` means 500, and 100,000 for windows, which carry no
+        rows: windows follow one another ``commit_delay`` and a little more apart.
     :param null_cursor: What to do about rows without a cursor, which cannot be delivered: ``"warn"``,
         ``"ignore"``, or ``"error"``, which delivers nothing until there are none.
     :param cursor_timezone: The time zone of a cursor column without one, such as ``"UTC"``; needed for it.
@@ -87,7 +104,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
     where: str | None = None
     payload: str = "window"
     columns: list[str] = dataclasses.field(default_factory=list)
-    max_rows_per_event: int = 500
+    max_rows_per_event: int | None = None
     null_cursor: str = "warn"
     cursor_timezone: str | None = None
     ignore_roles: list[str] = dataclasses.field(default_factory=list)
@@ -100,6 +117,9 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         super().__post_init__()
         self._database: Any = None
         self._kind: str | None = None
+        self._asked: WatchedQuery | None = None
+        self._polls = 0
+        self._looks = True
 
     # -- Arguments ------------------------------------------------------------------------------------
 
@@ -113,7 +133,9 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
     @property
     def max_changes_per_event(self) -> int:
         """The most rows in one event."""
-        return self.max_rows_per_event
+        if self.max_rows_per_event is not None:
+            return self.max_rows_per_event
+        return 100_000 if self.delivers_windows else 500
 
     @property
     def delivers_windows(self) -> bool:
@@ -164,7 +186,8 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             yield f"columns={self.columns!r}: must name the columns to deliver for payload='rows'"
         if self.delivers_windows and self.delivery == "eager":
             yield "delivery='eager': must be 'settled' for payload='window', whose windows are final"
-        yield from arguments.whole("max_rows_per_event", self.max_rows_per_event, at_least=1)
+        if self.max_rows_per_event is not None:
+            yield from arguments.whole("max_rows_per_event", self.max_rows_per_event, at_least=1)
         if self.max_bound_wait is not None:
             yield from arguments.number("max_bound_wait", self.max_bound_wait, above=0)
         if isinstance(self.cursor_timezone, str) and self.cursor_timezone not in available_timezones():
@@ -217,14 +240,20 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
 
     @property
     def _query(self) -> WatchedQuery:
+        collation = self._database.collation if self._kind == "string" else None
+        if self._asked is None or self._asked.collation != collation:
+            self._asked = self._make_query(collation)
+        return self._asked
+
+    def _make_query(self, collation: str | None) -> WatchedQuery:
         return WatchedQuery(
             table=self.table,
             query=self.query,
             cursor_column=self.cursor_column,
-            primary_key=self.key_columns,
-            columns=self.columns if self.payload == "rows" else (),
+            primary_key=tuple(self.key_columns),
+            columns=tuple(self.columns) if self.payload == "rows" else (),
             where=self.where,
-            collation=self._database.collation if self._kind == "string" else None,
+            collation=collation,
         )
 
     @property
@@ -236,11 +265,14 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
 
     async def get_high_watermark(self) -> HighWatermark:
         """Ask how far the table is settled."""
+        self._looks = self._polls % LOOK_EVERY == 0
+        self._polls += 1
         await self._look_at_nulls()
         if self._kind is None:  # there was no row to tell it by
             await self._learn_kind()
         if self._kind is None:
             return HighWatermark(bound=BEGINNING)
+        self._look_at_type()
         if self._kind not in _CLOCKED:
             highest = await self._database.settled_position(self._query, self.lateness)
             return HighWatermark(bound=BEGINNING if highest is None else highest)
@@ -260,7 +292,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         if self.start_from != "now":
             if self._kind is None:
                 msg = (
-                    f"{self.source}: there is no row yet to tell the type of {self.cursor_column!r} by, so that "
+                    f"{self.source}: there is no row yet to tell the type of {self.cursor_column!r} by, so "
                     f"start_from={self.start_from!r} cannot be read; watching begins with the first row"
                 )
                 raise SourceError(msg)
@@ -300,14 +332,15 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
 
     async def find_window(self, low: Position, bound: Position, high: Position | None) -> Window | None:
         """Find the next rows that are final, or count those of an intended window."""
-        query, database, limit = self._query, self._database, self.max_rows_per_event
+        query, database, limit = self._query, self._database, self.max_changes_per_event
         if high is not None:
             return Window(high=high, count=(await database.fetch(query.count(low, high)))[0][0])
         if not is_after(bound, low):
             return None
-        count, last = (await database.fetch(query.window(low, bound, limit)))[0]
-        if not count:
+        found = await database.fetch(query.window(low, bound, limit))
+        if not found:
             return None
+        count, last = found[0][0], self._position(found[0][1])
         if not is_after(last, low) and isinstance(last, datetime):
             last = last + MICROSECOND  # the column is finer than a datetime
         if count == limit:  # the last row may have ties behind the limit
@@ -317,47 +350,73 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
     async def read_changes(self, sweep: Sweep) -> AsyncGenerator[Page, None]:
         """Read rows in the order of (cursor, primary key), page by page."""
         after: Any = sweep.cursor
-        due = sweep.due
+        # What is settled never waits, whatever the clock says now: the next sweep would not look for it.
+        due = sweep.due if sweep.due is not None and is_after(sweep.due, sweep.high) else None
         while True:
-            statement = self._query.page(sweep.low, after=after, before=due, limit=PAGE_SIZE)
-            rows = await self._database.fetch(statement)
-            changes = [self._change(row) for row in rows]
-            yield Page(changes=changes)
+            question = self._query.page(sweep.low, after=after, before=due, limit=PAGE_SIZE)
+            rows = await self._database.fetch(question)
+            for start in range(0, len(rows), SLICE_SIZE):
+                changes = [self._change(row) for row in rows[start : start + SLICE_SIZE]]
+                after = changes[-1].cursor
+                yield Page(changes=[each for each in changes if not _lasts(each, sweep)], cursor=after)
+                await asyncio.sleep(0)
             if len(rows) < PAGE_SIZE:
                 return
-            after = changes[-1].cursor
+
+    def _position(self, value: Any) -> Any:
+        """Take a value of the cursor column for a position; asyncpg gives infinite ones without their zone."""
+        if self._kind == "timestamp" and value in (datetime.min, datetime.max):
+            return value.replace(tzinfo=UTC)
+        return value
 
     def _change(self, row: Any) -> Change:
-        keys = self.key_columns
-        position, key = row[0], tuple(row[1 : 1 + len(keys)])
+        query = self._query
+        split = 1 + len(query.primary_key)
+        position, key = self._position(row[0]), tuple(row[1:split])
+        names = map(_encode, key)
         detail: dict[str, Any] = {
             "cursor": encode_position(position),
-            "key": {name: encode_value(value) for name, value in zip(keys, key, strict=True)},
+            "key": dict(zip(query.primary_key, names, strict=True)),
         }
-        version = ""
+        identity, version = json.dumps(detail["key"]), ""
         if self.payload == "rows":
-            values = row[1 + len(keys) :]
-            detail["row"] = {
-                name: encode_value(value) for name, value in zip(self.columns, values, strict=True)
-            }
-            version = digest(json.dumps(detail["row"], sort_keys=True))
-        if len(json.dumps(detail)) > self.max_event_bytes - 1024:
-            detail = {"cursor": detail["cursor"], "key": detail["key"], "truncated": True}
+            values = list(map(_encode, row[split:]))
+            text = json.dumps(values)
+            version = digest(text)
+            if len(identity) + len(text) + _ROW_OVERHEAD * (split + len(values)) > self.max_event_bytes:
+                detail["truncated"] = True
+            else:
+                detail["row"] = dict(zip(query.columns, values, strict=True))
         return Change(
-            identity=json.dumps(detail["key"]),
+            identity=identity,
             version=version,
             position=position,
             detail=detail,
             place=(position, *key),
         )
 
+    def _look_at_type(self) -> None:
+        state = self._committer.committed if self._committer is not None else None
+        if state is None:
+            return
+        known = (state.low, state.high, *list(state.seen.values())[:1])
+        stored = {position_type(each) for each in known if each is not None} - {"beginning", self._kind}
+        if stored:
+            msg = (
+                f"{self.source}: the stored watermark has the type {stored.pop()}, but the column "
+                f"{self.cursor_column!r} has the type {self._kind}; reset the watermark, or change the column back"
+            )
+            raise PositionTypeError(msg)
+
     async def _look_at_future(self, future: Position) -> None:
+        if not self._looks:
+            return
         count = (await self._database.fetch(self._query.ahead(future, _MAX_COUNTED)))[0][0]
         many = f"{count} rows" if count < _MAX_COUNTED else f"{_MAX_COUNTED} rows or more"
         self.say_once("ahead", count > 0 and f"{many} are dated in the future and wait until then")
 
     async def _look_at_nulls(self) -> None:
-        if self.null_cursor == "ignore":
+        if self.null_cursor == "ignore" or not (self._looks or self.null_cursor == "error"):
             return
         count = (await self._database.fetch(self._query.nulls(_MAX_COUNTED)))[0][0]
         many = f"{count} rows" if count < _MAX_COUNTED else f"{_MAX_COUNTED} rows or more"
@@ -368,6 +427,25 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         if count and self.null_cursor == "error":
             raise ConfigurationError(text)
         self.say_once("nulls", count > 0 and text)
+
+
+def _encode(value: Any) -> Any:
+    """Encode a value; most need no look at what they are."""
+    if value is None or value.__class__ is int or (value.__class__ is str and value.isascii()):
+        return value
+    return encode_value(value)
+
+
+def _lasts(change: Change, sweep: Sweep) -> bool:
+    """Tell whether a row may change again with the same cursor: in a column of whole seconds, within its second."""
+    position, due = change.position, sweep.due
+    return (
+        isinstance(position, datetime)
+        and not position.microsecond
+        and isinstance(due, datetime)
+        and is_after(position, due - timedelta(seconds=1))
+        and is_after(position, sweep.high)
+    )
 
 
 def _before(position: Position) -> Position:

@@ -101,6 +101,14 @@ class DeliveringContract(SourceContract):
             assert self.ids(first) != self.ids(second)
             assert await watcher.deliver() == []
 
+    @needs("overwrites", "stamps")
+    async def test_another_version_at_the_same_position_is_delivered_too(self, source: WatchedSource) -> None:
+        await self.put(source, "a")
+        async with self.watch(source) as watcher:
+            await watcher.deliver()
+            await source.put("a", ago=source.step, version=2)
+            assert self.names(source, await watcher.deliver()) == ["a"]
+
     @needs("overwrites")
     async def test_the_last_of_several_versions_in_one_step_is_delivered_last(
         self, source: WatchedSource
