@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import os
 import resource
@@ -27,6 +28,12 @@ from devtools.databases import Postgres, postgres
 
 BASE = datetime(2026, 1, 1, tzinfo=UTC)
 COLUMNS = ["name", "amount", "note"]
+EMPTY_POLLS = {
+    "window": """SELECT count(*), max(updated_at) FROM (
+        SELECT updated_at FROM big WHERE updated_at > '{0}'
+        AND updated_at <= '{0}'::timestamptz + interval '1 h' ORDER BY updated_at LIMIT 500) AS s""",
+    "keys": "SELECT updated_at, id FROM big WHERE updated_at > '{0}' ORDER BY updated_at, id LIMIT 1000",
+}
 
 
 def fill(database: Postgres, rows: int) -> None:
@@ -68,82 +75,87 @@ async def timed(function: Callable[[], Awaitable[Any]]) -> tuple[float, float, f
     return seconds, cpu_seconds, hold.longest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
 
 
-async def measure(database: Postgres, rows: int, changed: int, rounds: int) -> None:
-    """Print the figures."""
-    from airflow.providers.postgres.hooks.postgres import PostgresHook
+class Peers:
+    """
+    Both ways of asking.
 
-    trigger = SQLUpdatedAtTrigger(
-        asset_name="big", conn_id="pg", table="big", primary_key="id", payload="rows", columns=COLUMNS
-    )
-    await trigger.open()
-    hook = PostgresHook(postgres_conn_id="pg")
-    last = BASE + timedelta(seconds=rows)
-    low = BASE + timedelta(seconds=rows - changed)
+    :param rows: How many rows the table has.
+    """
+
     query = "SELECT updated_at, id, name, amount, note FROM big WHERE updated_at > %s ORDER BY updated_at, id"
 
-    async def peer(after: datetime) -> int:
-        return len(await asyncio.to_thread(hook.get_records, query, (after,)))
+    def __init__(self, rows: int) -> None:
+        from airflow.providers.postgres.hooks.postgres import PostgresHook
 
-    async def ours(after: datetime) -> int:
-        state = WatermarkState(source={}, low=after)
-        sweep = Sweep(state, HighWatermark(bound=BEGINNING), 0)
-        return sum([len(page.changes) async for page in trigger.read_changes(sweep)])
+        self.hook = PostgresHook(postgres_conn_id="pg")
+        self.last = BASE + timedelta(seconds=rows)
+        self.trigger = SQLUpdatedAtTrigger(
+            asset_name="big", conn_id="pg", table="big", primary_key="id", payload="rows", columns=COLUMNS
+        )
 
-    async def poll() -> None:
-        await trigger.get_high_watermark()
-        await ours(last)
+    async def get_records(self, after: datetime) -> None:
+        """Ask as an operator would, in a thread."""
+        await asyncio.to_thread(self.hook.get_records, self.query, (after,))
 
-    async def empty_query() -> None:
-        await ours(last)
+    async def ours(self, after: datetime) -> None:
+        """Read the changes of one sweep, ready for events."""
+        sweep = Sweep(WatermarkState(source={}, low=after), HighWatermark(bound=BEGINNING), 0)
+        async for _ in self.trigger.read_changes(sweep):
+            pass
 
-    await peer(last)
-    await poll()
-    empty: dict[str, Callable[[], Awaitable[Any]]] = {
-        "get_records": lambda: peer(last),
-        "query": empty_query,
-        "whole poll": poll,
+    async def poll(self) -> None:
+        """Ask all that a sweep asks: the clock, the open transactions, and the rows."""
+        await self.trigger.get_high_watermark()
+        await self.ours(self.last)
+
+
+async def measure(database: Postgres, rows: int, changed: int, rounds: int) -> None:
+    """Print the figures."""
+    peers = Peers(rows)
+    await peers.trigger.open()
+    await measure_empty_polls(peers, rows, rounds * 20)
+    await measure_changed_rows(peers, changed, rounds)
+    await peers.trigger.close()
+    last = peers.last.isoformat()
+    for title, sql in EMPTY_POLLS.items():
+        plan = database.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.format(last)}")[0][0]
+        top = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
+        print(f"  buffers of an empty {title} poll: {top['Shared Hit Blocks'] + top['Shared Read Blocks']}")
+
+
+async def measure_empty_polls(peers: Peers, rows: int, rounds: int) -> None:
+    """Compare polls that find nothing."""
+    last = peers.last
+    polls: dict[str, Callable[[], Awaitable[None]]] = {
+        "get_records": lambda: peers.get_records(last),
+        "query": lambda: peers.ours(last),
+        "whole poll": peers.poll,
     }
-    figures: dict[str, list[tuple[float, float, float, int]]] = {name: [] for name in empty}
-    for _ in range(rounds * 20):
-        for name, function in empty.items():
-            figures[name].append(await timed(function))
-    base = [statistics.median(run[index] for run in figures["get_records"]) for index in range(2)]
-    print(f"\nempty poll, {rows} rows, {rounds * 20} rounds (medians)")
-    for name, runs in figures.items():
-        latency, cpu = (statistics.median(run[index] for run in runs) for index in range(2))
+    runs: dict[str, list[tuple[float, float, float, int]]] = {name: [] for name in polls}
+    for _ in range(rounds):
+        for name, poll in polls.items():
+            runs[name].append(await timed(poll))
+    base = [statistics.median(run[index] for run in runs["get_records"]) for index in range(2)]
+    print(f"\nempty poll, {rows} rows, {rounds} rounds (medians)")
+    for name, figures in runs.items():
+        latency, cpu = (statistics.median(run[index] for run in figures) for index in range(2))
         print(
             f"  {name:<12} {latency * 1000:8.3f} ms (1/{base[0] / latency:.0f})   "
             f"CPU {cpu * 1000:7.3f} ms (1/{base[1] / cpu:.0f})"
         )
+
+
+async def measure_changed_rows(peers: Peers, changed: int, rounds: int) -> None:
+    """Compare reading many rows; ours goes first, since the peak of memory never falls."""
+    low = peers.last - timedelta(seconds=changed)
     print(f"\n{changed} changed rows, {rounds} rounds (medians)")
-    # Ours first: the peak of memory never falls.
-    readers: dict[str, Callable[[], Awaitable[int]]] = {
-        "ours": lambda: ours(low),
-        "get_records": lambda: peer(low),
-    }
-    results: dict[str, list[tuple[float, float, float, int]]] = {name: [] for name in readers}
-    for name, function in readers.items():
-        for _ in range(rounds):
-            results[name].append(await timed(function))
-    for name, runs in results.items():
+    for name, read in {"ours": peers.ours, "get_records": peers.get_records}.items():
+        runs = [await timed(functools.partial(read, low)) for _ in range(rounds)]
         seconds, cpu, hold = (statistics.median(run[index] for run in runs) for index in range(3))
         print(
             f"  {name:<12} {changed / seconds:10.0f} rows/s   CPU {cpu:6.2f} s   "
             f"longest hold {hold * 1000:7.1f} ms   memory +{max(run[3] for run in runs) / 1024:.0f} MiB"
         )
-    await trigger.close()
-    queries = {
-        "window": "SELECT count(*), max(updated_at) FROM (SELECT updated_at FROM big WHERE updated_at > '{0}' "
-        "AND updated_at <= '{0}'::timestamptz + interval '1 h' ORDER BY updated_at LIMIT 500) AS s",
-        "keys": "SELECT updated_at, id FROM big WHERE updated_at > '{0}' ORDER BY updated_at, id LIMIT 1000",
-    }
-    for title, sql in queries.items():
-        plan = database.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.format(last.isoformat())}")[0][
-            0
-        ]
-        plan = json.loads(plan) if isinstance(plan, str) else plan
-        top = plan[0]["Plan"]
-        print(f"  buffers of an empty {title} poll: {top['Shared Hit Blocks'] + top['Shared Read Blocks']}")
 
 
 def main() -> None:

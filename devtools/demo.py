@@ -76,6 +76,7 @@ def show(home: Path, *, keep: bool) -> bool:
             _tell_how_to_go_on(airflow, server)
             with contextlib.suppress(KeyboardInterrupt):
                 story.follow()
+            print("\nEverything is stopped.", flush=True)
     return kept_promises
 
 
@@ -105,7 +106,7 @@ def _tell_how_to_go_on(airflow: AirflowHome, server: S3Server) -> None:
         f"""It goes on until Ctrl-C.
 
   the UI            {airflow.url} (no login)
-  drop a file       {command} -m devtools.demo --endpoint {server.endpoint_url} --drop FILE
+  drop a file here  {command} -m devtools.demo --endpoint {server.endpoint_url} --drop FILE
   logs and database {airflow.path}
 """,
         flush=True,
@@ -120,6 +121,8 @@ def main() -> int:
     parser.add_argument("--endpoint", metavar="URL", help="the address of that demo's S3 server")
     arguments = parser.parse_args()
     if arguments.drop:
+        if not arguments.endpoint or not arguments.drop.is_file():
+            parser.error("--drop needs a file, and the --endpoint that the demo has printed")
         drop(arguments.drop, arguments.endpoint)
         return 0
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):

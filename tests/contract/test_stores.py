@@ -10,7 +10,7 @@ import pytest
 from airflow.providers.watermark.stores import WatermarkKey
 from airflow.providers.watermark.stores.memory import MemoryStore
 from airflow.providers.watermark.stores.variable import VariableStore, variable_name
-from airflow.providers.watermark.testing.store import StoreBackend, StoreContract
+from airflow.providers.watermark.testing import StoreBackend, StoreContract
 from tests.contract.supervisor import Supervisor, supervisor
 
 

@@ -280,3 +280,26 @@ async def test_a_trigger_persists_its_watermark(monkeypatch):
     monkeypatch.setattr("airflow.providers.watermark.asset_watermark.configured_store", lambda: store)
     await trigger(asset_name="orders", watermark_key="k").persist_watermark(NOON + timedelta(days=1))
     assert await WATERMARK.aget_value(store) == NOON + timedelta(days=1)
+
+
+def test_a_name_that_is_not_ascii_gets_an_ascii_uri():
+    asset = watch("été", S3PrefixTrigger(bucket_name="lake"))
+    assert asset.name == "été"
+    assert asset.uri.isascii()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"extra": {"a": object()}}, "extra="),
+        ({"extra": [1]}, "extra="),
+        ({"extra": {"a": float("nan")}}, "extra="),
+        ({"uri": 5}, "uri=5"),
+        ({"uri": ""}, "uri=''"),
+        ({"watcher_name": ""}, "watcher_name=''"),
+        ({"group": 7}, "group=7"),
+    ],
+)
+def test_an_option_that_airflow_cannot_store_is_refused_by_name(options, named):
+    with pytest.raises(InvalidArgumentError, match=named):
+        watch("orders", S3PrefixTrigger(bucket_name="lake"), **options)

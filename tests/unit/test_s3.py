@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import re
@@ -31,6 +32,7 @@ from devtools.s3_stub import StubS3
 from devtools.s3_wire import Reply
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ORDINARY_CALL = S3PrefixTrigger._call
 SECOND = timedelta(seconds=1)
 
 
@@ -932,3 +934,40 @@ async def test_a_page_that_is_damaged_moves_no_watermark_and_is_mended(stub, bod
         assert low is BEGINNING, "it was taken for complete"
         stub._operations["ListObjectsV2"] = good
         await watching_.until("a")
+
+
+async def test_one_answer_with_a_wrong_clock_moves_nothing_and_is_told(stub, clock, said):
+    """One of S3's servers is a day ahead; the next answer comes from another one."""
+    wrong = iter([True])
+
+    def on_request(request):
+        ahead = request.operation == "ListMultipartUploads" and started and next(wrong, False)
+        stub.clock = (lambda: clock() + 86400) if ahead else clock
+
+    started = False
+    stub.on_request = on_request
+    async with Watching(start_from="now") as watching:
+        await watching.polls(stub, 2)
+        started = True
+        await watching.polls(stub, 3)
+        stub.put("orders/a")
+        clock.tick(2)
+        await watching.until("orders/a")
+        assert (await watching.state()).low < NOON + SECOND
+    assert sum("two answers tell times as far apart" in line for line in said()) == 1
+
+
+async def test_markers_of_uploads_that_go_in_a_circle_are_an_error(stub, said, monkeypatch):
+    pages = itertools.cycle("AB")
+
+    async def call(self, operation, **kwargs):
+        answer = await ORDINARY_CALL(self, operation, **kwargs)
+        if operation == "list_multipart_uploads":
+            answer |= {"IsTruncated": True, "NextKeyMarker": next(pages), "NextUploadIdMarker": "1"}
+        return answer
+
+    monkeypatch.setattr(S3PrefixTrigger, "_call", call)
+    async with Watching() as watching:
+        await watching.polls(stub, 6, operation="ListMultipartUploads")
+        await asyncio.sleep(0.1)
+        assert any("the list of uploads breaks off" in line for line in said())

@@ -253,7 +253,7 @@ async def test_from_now_more_uploads_than_slots_are_said(source, store, caplog):
         async with Running(source, store, start_from="now") as running:
             await running.nothing(0.2)
             assert len((await running.stored()).pending) == 2048
-    assert any("2049 uploads are in progress" in line for line in lines)
+    assert any("2049 uploads began before the low watermark" in line for line in lines)
 
 
 # --- sweeps -------------------------------------------------------------------------------------------------
@@ -605,3 +605,86 @@ async def test_settled_delivery_waits_for_the_bound(source, store):
         emission = await asyncio.wait_for(waiting, 5)
         assert emission.payload["count"] == 1
         assert emission.state.seen == {}
+
+
+# --- clocks that are wrong, and slots that come late ---------------------------------------------------------
+
+
+async def test_a_low_watermark_that_a_wrong_clock_put_into_the_future_is_taken_back(source, store, caplog):
+    source.put("a", seconds_ago=200)
+    with said(caplog) as lines:
+        async with Running(source, store) as running:
+            assert await running.names() == ["a"]
+            right, source.now = source.now, source.now + timedelta(days=1)
+            source.things["b"] = right
+            assert await running.names() == ["b"]
+            waiting = await running.rest()
+            source.now = right + 10 * SECOND
+            source.things["after the clock was set"] = right + 5 * SECOND
+            emission = await asyncio.wait_for(waiting, 5)
+            assert "after the clock was set" in [each["name"] for each in emission.payload["changes"]]
+    assert any("is ahead of the source's clock" in line for line in lines)
+
+
+async def test_a_start_in_the_future_is_waited_for(source, store):
+    source.put("a")
+    async with Running(source, store, start_from="2026-03-02T00:00:00Z") as running:
+        await running.nothing(0.2)
+        assert (await running.stored()).low == datetime(2026, 3, 2, tzinfo=UTC) - SECOND
+
+
+async def test_an_upload_that_is_seen_only_late_does_not_make_its_present_version_news(source, store):
+    source.put("b", seconds_ago=150)
+    source.found["b"] = source.change("b")
+    async with Running(source, store) as running:
+        assert await running.names() == ["b"]
+        waiting = await running.rest()
+        source.late["b"] = NOON - 300 * SECOND  # as after a time without the permission to list uploads
+        await asyncio.sleep(0.1)
+        assert not waiting.done(), "what was delivered is delivered again"
+        source.things["b"] = NOON - 299 * SECOND
+        del source.late["b"]
+        emission = await asyncio.wait_for(waiting, 5)
+        assert [change["name"] for change in emission.payload["changes"]] == ["b"]
+
+
+@pytest.mark.parametrize("stored", [0, -1, float("nan"), float("inf"), "soon", None])
+async def test_a_stored_interval_that_is_none_makes_no_hot_loop(source, store, stored):
+    async with Running(source, store) as running:
+        running.trigger.poll_interval = stored
+        await running.rest(0.2)
+        assert source.reads <= 2
+
+
+# --- the event after a burst -------------------------------------------------------------------------------
+
+
+async def test_an_event_without_changes_follows_a_burst_and_only_a_burst(source, store, monkeypatch):
+    monkeypatch.setattr(watching, "WAKE_AFTER", 0.3)
+    source.put("a")
+    async with Running(source, store) as running:
+        assert await running.names() == ["a"]
+        with pytest.raises(TimeoutError):
+            await running.next(0.6)
+    async with Running(source, store) as running:
+        source.put("b")
+        await running.names()  # soon after the start: who knows what came right before it
+        assert await running.names() == []
+        source.put("c")
+        await asyncio.sleep(0.4)
+        assert await running.names() == ["c"]
+        await running.nothing(0.6)
+
+
+async def test_the_event_after_a_burst_is_still_owed_after_a_restart(source, store, monkeypatch):
+    monkeypatch.setattr(watching, "WAKE_AFTER", 0.3)
+    async with Running(source, store, start_from="beginning") as running:
+        for name in ("a", "b"):
+            source.put(name)
+            assert await running.names() == [name]
+        await running.rest(0.15)
+        assert (await running.stored()).restless
+    async with Running(source, store) as running:
+        emission = await running.next(2)
+        assert emission.payload["count"] == 0
+        assert emission.payload["changes"] == []

@@ -277,11 +277,21 @@ class Committer:
             if not aged:
                 return
             emissions = self._in_flight
+            await self._look_before_save()
             await self._save(emissions[aged - 1].state)
             if emissions is self._in_flight:  # nothing was dropped meanwhile
                 for _ in range(aged):
                     emissions.popleft()
                 self._moved.set()
+
+    async def _look_before_save(self) -> None:
+        """Find an edit that left the revision as it was, where a save would not."""
+        if self._store is None or self._store.compare_and_set or self._unsure is not None:
+            return
+        wire = await self._store.load(self._key)
+        if wire is not None and wire != self._wire:
+            msg = f"the watermark {'/'.join(self._key)} was changed by another writer"
+            raise WatermarkConflictError(msg)
 
     async def _load(self) -> dict[str, Any] | None:
         if self._store is None:

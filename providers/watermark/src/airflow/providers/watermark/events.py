@@ -352,13 +352,21 @@ def _payload_order(payload: Mapping[str, Any]) -> tuple[int, str]:
 
 def _payloads(events: Mapping[Any, Iterable[Any]] | None, asset: Asset) -> Iterator[Mapping[str, Any]]:
     """Find the payloads of our own events of an asset."""
+    if not isinstance(getattr(asset, "name", None), str):
+        msg = f"asset={asset!r}: must be the watched Asset, as watch() returned it"
+        raise EventError(msg)
     try:
         found = list(events[asset]) if events else []
     except KeyError:
         found = []
+    except TypeError as error:
+        msg = f"triggering_asset_events of asset {asset.name!r} is not what Airflow gives a task: {error}"
+        raise EventError(msg) from error
     for event in found:
-        extra = event.extra or {}
-        payload: Any = extra.get("payload") if extra.get("from_trigger") else None
+        extra = getattr(event, "extra", None)
+        payload: Any = (
+            extra.get("payload") if isinstance(extra, Mapping) and extra.get("from_trigger") else None
+        )
         match payload:
             case {
                 "watermark": {"version": int(version), "epoch": int(), "event_id": str(), "watcher": str()}
@@ -429,12 +437,16 @@ def read_window(
     :param triggering_asset_events: The task's ``triggering_asset_events``, as it is.
     :param asset: The watched asset.
     :return: ``None`` without window events: the run was started by hand, say.
-    :raises EventError: There is a gap between the windows, or an event carries changes, is damaged, or was
-        written by a newer release.
+    :raises EventError: There is a gap between the windows, they are of different sources, or an event carries
+        changes, is damaged, or was written by a newer release.
     """
-    windows = [_window(payload, asset) for payload in _payloads(triggering_asset_events, asset)]
+    payloads = list(_payloads(triggering_asset_events, asset))
+    windows = [_window(payload, asset) for payload in payloads]
     if not windows:
         return None
+    if len(sources := {str(payload["watermark"].get("source")) for payload in payloads}) > 1:
+        msg = f"asset {asset.name!r}: its windows are of more than one source: {', '.join(sorted(sources))}"
+        raise EventError(msg)
     epoch = max(window.epoch for window in windows)
     newest = {(window.low, window.high): window for window in windows if window.epoch == epoch}
     merged: ReadWindow | None = None
@@ -461,11 +473,11 @@ def _window(payload: Mapping[str, Any], asset: Asset) -> ReadWindow:
         return ReadWindow(
             low=decode_position(watermark["low"]),
             high=decode_position(watermark["high"]),
-            count=payload["count"],
+            count=_typed(payload, "count", int),
             epoch=watermark["epoch"],
             column=payload.get("cursor_column"),
         )
-    except (KeyError, StateError) as error:
+    except (KeyError, StateError, TypeError) as error:
         msg = f"event {watermark['event_id']} of asset {asset.name!r} is damaged: {error!r}"
         raise EventError(msg) from error
 

@@ -49,7 +49,7 @@ class Range(NamedTuple):
     bounds: str
 
 
-def encode_value(value: object) -> Any:  # noqa: C901 - a table, spelled as a match
+def encode_value(value: object) -> Any:  # noqa: C901, PLR0912 - a table, spelled as a match
     """
     Give the JSON form of a value.
 
@@ -60,8 +60,10 @@ def encode_value(value: object) -> Any:  # noqa: C901 - a table, spelled as a ma
             return value
         case str():
             return value.encode(errors="backslashreplace").decode()
-        case float() | Decimal() if not math.isfinite(value):
-            return {_TYPE: "float" if isinstance(value, float) else "decimal", "value": str(value)}
+        case float() if not math.isfinite(value):
+            return {_TYPE: "float", "value": str(value)}
+        case Decimal() if not value.is_finite():
+            return {_TYPE: "decimal", "value": str(value)}
         case datetime() | date() | float() | Decimal() | UUID() | bytes():
             wire = encode_position(value)
             return {_TYPE: wire["type"], "value": wire["value"]}

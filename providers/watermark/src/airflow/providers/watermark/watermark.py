@@ -215,7 +215,9 @@ class Sweep:
         bound = bounds.bound
         for identity, since in sorted((bounds.late or {}).items(), key=lambda item: item[1]):
             name = digest(identity)
-            if name in self._pending:
+            if (slot := self._pending.get(name)) is not None:
+                if is_after(slot.since, since):  # an upload that was not watched for before
+                    self._pending[name] = slot._replace(since=since)
                 continue
             if is_after(since, bound) and is_after(since, low):
                 break

@@ -262,6 +262,9 @@ class PostgresDatabase:
         return SourceError(f"{where}; it is tried again, and nothing is lost")
 
 
+_NO_DATE: Final = (
+    "a date is before the year 1 or after 9999, which Python has not; correct or leave out its row"
+)
 _ADVICE: Final = {
     "42P01": "create the table, or correct its name or the connection's search_path",
     "42703": "correct cursor_column, primary_key, columns or where",
@@ -271,8 +274,8 @@ _ADVICE: Final = {
     "28": "correct the connection's login or password",
     "3D000": "correct the connection's database",
     "42": "correct the trigger's arguments",
-    "OverflowError": "a date is before the year 1 or after 9999, which Python has not: correct or leave out its row",
-    "ValueError": "a date is before the year 1 or after 9999, which Python has not: correct or leave out its row",
+    "OverflowError": _NO_DATE,
+    "ValueError": _NO_DATE,
 }
 """What to do about the SQL states that do not go away by waiting; two characters name a class."""
 

@@ -34,16 +34,10 @@ def split_name(name: str) -> list[str]:
     :raises ValueError: It is no such name.
     """
     parts = []
-    rest = name
-    while True:
-        match = _PART.match(rest)
-        if match is None:
-            break
+    rest = "." + name
+    while rest.startswith(".") and (match := _PART.match(rest, 1)):
         parts.append(match[1].replace('""', '"') if match[1] else match[2])
         rest = rest[match.end() :]
-        if not rest.startswith("."):
-            break
-        rest = rest[1:]
     if rest or not 1 <= len(parts) <= 3:
         msg = f"{name!r} is no table name"
         raise ValueError(msg)
@@ -139,8 +133,9 @@ class WatchedQuery:
         return Question(self.select(*(sa.column(name) for name in names)).limit(0), {})
 
     def quoted_cursor(self, dialect: Dialect) -> str:
-        """Give the cursor column as SQL text."""
-        return str(dialect.identifier_preparer.quote(self.cursor_column))
+        """Give the cursor column as SQL text, percent signs as they are."""
+        quoted = str(dialect.identifier_preparer.quote(self.cursor_column))
+        return quoted.replace("%%", "%") if dialect.paramstyle in {"format", "pyformat"} else quoted
 
     @property
     def cursor(self) -> ColumnElement[Any]:

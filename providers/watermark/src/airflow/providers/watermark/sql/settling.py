@@ -18,13 +18,13 @@ from datetime import datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from airflow.providers.watermark.position import Position
+from airflow.providers.watermark.position import Position, floor_timestamp
 
 __all__ = ["Barrier", "BarrierPoint", "History", "local_floor"]
 
 _FOLD_STEP: Final = timedelta(minutes=15)
 _FOLD_AHEAD: Final = 12
-"""Clocks are put back by at most two hours in practice; three are looked ahead, in quarters of an hour."""
+"""Clocks are put back at a quarter of an hour, by two hours at most; three are looked ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,5 +106,6 @@ def local_floor(instant: datetime, zone: ZoneInfo) -> datetime:
     :param zone: The time zone in which naive stamps are made.
     :return: Naive, in that zone.
     """
-    ahead = (instant + step * _FOLD_STEP for step in range(_FOLD_AHEAD + 1))
-    return min(moment.astimezone(zone).replace(tzinfo=None, fold=0) for moment in ahead)
+    quarter = floor_timestamp(instant, _FOLD_STEP)
+    ahead = (quarter + step * _FOLD_STEP for step in range(1, _FOLD_AHEAD + 1))
+    return min(moment.astimezone(zone).replace(tzinfo=None, fold=0) for moment in (instant, *ahead))

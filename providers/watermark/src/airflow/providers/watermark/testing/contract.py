@@ -8,7 +8,8 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from airflow.providers.watermark.testing.harness import Delivery, Harness
+from airflow.providers.watermark.testing.delivered import Delivery
+from airflow.providers.watermark.testing.harness import Harness
 from airflow.providers.watermark.testing.source import CAPABILITIES, WatchedSource
 
 __all__ = ["Contract", "SourceContract", "needs"]

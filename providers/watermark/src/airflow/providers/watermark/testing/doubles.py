@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
@@ -128,7 +128,7 @@ class ListTrigger(BaseWatermarkTrigger):
         """The most entries in one event."""
         return self.max_entries_per_event
 
-    def problems(self) -> Any:
+    def problems(self) -> Iterator[str]:
         """Find what is wrong with the arguments."""
         yield from super().problems()
         yield from arguments.text("list_name", self.list_name)

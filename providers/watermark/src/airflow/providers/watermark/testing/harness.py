@@ -1,10 +1,10 @@
 """
 Run one watcher without Airflow, and decide what happens to it.
 
-The watcher is driven the way Airflow's triggerer drives it: its arguments are stored and read with Airflow's
-own encoders, a new instance is asked for its ``shared_stream_key``, the producer is made from ``serialize()``,
-``open_stream()`` is drained as fast as it gives, and events are resolved in one lane, so that ``advance()``
-gets contiguous prefixes. Only time is the test's: a watcher that rests goes on when the test wants another
+The watcher is driven the way Airflow's triggerer drives it: its arguments are stored and read with
+Airflow's own encoders, a new instance is asked for its ``shared_stream_key``, the producer is made from
+``serialize()``, ``open_stream()`` is drained as fast as it gives, and events are resolved in one lane, so
+that ``advance()`` gets contiguous prefixes. Only time is the test's: a watcher that rests goes on when the test wants another
 sweep, and the committer's naps end when the test says so. Nothing here sleeps.
 
 .. code-block:: python
@@ -25,23 +25,21 @@ import json
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any, Final, Self
 from unittest.mock import patch
 
 from airflow.providers.watermark.delivery import Committer, Emission
 from airflow.providers.watermark.stores import BaseWatermarkStore
 from airflow.providers.watermark.stores.memory import MemoryStore
+from airflow.providers.watermark.testing.delivered import Delivery
 from airflow.providers.watermark.testing.recorder import RecordingStore
+from airflow.providers.watermark.testing.stepping import NAPS, SteppedCommitter
 from airflow.providers.watermark.triggers import base
 from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
 from airflow.providers.watermark.watermark import WatermarkState
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 
-__all__ = ["Delivery", "Harness", "revive"]
-
-_NAPS: Final = 12
-"""Naps after which an acknowledgement has aged for certain."""
+__all__ = ["Harness", "revive"]
 
 _END: Final = 5.0
 """Seconds of real time that a cancelled watcher may take to end."""
@@ -64,76 +62,6 @@ def revive(trigger: BaseWatermarkTrigger) -> BaseWatermarkTrigger:
 
     stored = json.dumps(encode_trigger(trigger)["kwargs"], allow_nan=False)
     return type(trigger)(**smart_decode_trigger_kwargs(json.loads(stored)))
-
-
-@dataclass(slots=True, eq=False)
-class Delivery:
-    """
-    An event that a watcher has yielded.
-
-    :param payload: Its payload, after a round trip through JSON.
-    :param emission: What its producer wants to hear of.
-    """
-
-    payload: dict[str, Any]
-    emission: Emission
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of its changes, in their order."""
-        return [change["id"] for change in self.payload["changes"]]
-
-    @property
-    def event_id(self) -> str:
-        """What the event is told by."""
-        return str(self.payload["watermark"]["event_id"])
-
-    @property
-    def epoch(self) -> int:
-        """The watermark's epoch in which it was made."""
-        return int(self.payload["watermark"]["epoch"])
-
-
-class _SteppedCommitter(Committer):
-    """The committer, with its clock in the test's hands."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "commit_delay": 0.0})
-        self.resting = asyncio.Event()
-        self._going_on = asyncio.Event()
-        self._naps_allowed = asyncio.Semaphore(0)
-        self._naps_over = asyncio.Semaphore(0)
-
-    async def rest(self, seconds: float) -> None:  # noqa: ARG002 - the test decides how long
-        """Wait until the test wants another sweep."""
-        self._going_on.clear()
-        self.resting.set()
-        await self._going_on.wait()
-
-    def go_on(self) -> None:
-        """End the rest."""
-        self.resting.clear()
-        self._going_on.set()
-
-    async def _commit(self) -> None:
-        await self._naps_allowed.acquire()
-        try:
-            await super()._commit()
-        finally:
-            self._naps_over.release()
-
-    async def nap(self) -> bool:
-        """Let one nap pass, and what is then committed be saved; tell whether there was anything to age."""
-        if not self._in_flight:
-            return False
-        self._naps_allowed.release()
-        await self._naps_over.acquire()
-        return True
-
-    def unleash(self) -> None:
-        """Let all naps pass: for what should have been cancelled."""
-        for _ in range(2 * _NAPS):
-            self._naps_allowed.release()
 
 
 class Harness:
@@ -229,7 +157,7 @@ class Harness:
         await self._resolve({delivery.emission for delivery in deliveries}, _FAILED)
 
     async def _resolve(self, emissions: set[Emission], outcome: AdvanceOutcome) -> None:
-        """Note outcomes, and advance by the contiguous prefix of what is resolved, as Airflow's one lane does."""
+        """Note outcomes, and advance by the resolved contiguous prefix, as Airflow's one lane does."""
         self._outstanding = deque(
             (emission, outcome if emission in emissions else known) for emission, known in self._outstanding
         )
@@ -239,7 +167,7 @@ class Harness:
         if batch:
             await self._producer.advance(batch)
 
-    async def commit(self, naps: int = _NAPS) -> None:
+    async def commit(self, naps: int = NAPS) -> None:
         """
         Let acknowledgements age, and the committer save what it may.
 
@@ -285,7 +213,7 @@ class Harness:
         (result,) = await asyncio.gather(pump, return_exceptions=True)
         await self._producer.aclose()
         self._committer.unleash()
-        for _ in range(4 * _NAPS):
+        for _ in range(4 * NAPS):
             await asyncio.sleep(0)
         self._outstanding.clear()
         if not ended:
@@ -304,10 +232,10 @@ class Harness:
         vars(trigger)["make_store"] = functools.partial(_same, self.recorder)
         trigger.shared_stream_key()
         _, kwargs = trigger.serialize()
-        committers: list[_SteppedCommitter] = []
+        committers: list[SteppedCommitter] = []
 
         def build(*args: Any, **options: Any) -> Committer:
-            committers.append(_SteppedCommitter(*args, **options))
+            committers.append(SteppedCommitter(*args, **options))
             return committers[0]
 
         with patch.object(base, "Committer", build):

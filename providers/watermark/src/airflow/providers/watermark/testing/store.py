@@ -10,8 +10,8 @@ What every watermark store must do.
                 yield MyBackend(server)
 
 The tests are asynchronous and marked for pytest-asyncio, in its strict mode as well as in its auto mode.
-``backend`` gives a :class:`StoreBackend`; in auto mode it may be an asynchronous fixture. A test is skipped only
-for what the backend declares to lack, with the reason; a subclass cannot replace a test.
+``backend`` gives a :class:`StoreBackend`; in auto mode it may be an asynchronous fixture. A test is skipped
+only for what the backend declares to lack, with the reason; a subclass cannot replace a test.
 """
 
 from __future__ import annotations
@@ -19,59 +19,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow.providers.watermark.exceptions import StoreError, WatermarkConflictError
-from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey
+from airflow.providers.watermark.testing.backend import COLLIDING, KEY, ODD_PARTS, StoreBackend
 from airflow.providers.watermark.testing.contract import Contract
 
-__all__ = ["StoreBackend", "StoreContract"]
-
-KEY: Final = WatermarkKey("orders", "list", "q83vEjRWeJA")
-
-ODD_PARTS: Final = (
-    *(
-        "a b",
-        " a",
-        "a ",
-        "a/b",
-        "/a",
-        "a//b",
-        "a:b",
-        "a:",
-        ":a",
-        "a.b",
-        "..",
-        "a/../b",
-        "a/./b",
-        "a'b",
-        'a"b',
-        "a\\b",
-        "a%2Fb",
-    ),
-    *("a%", "a_", "a\nb", "a\tb", "a?b#c", "s3://lake/a/", "{{ a }}", "null", "None", "0", "a+b", "a=b&c"),
-    *(
-        "\u00e9",
-        "e\u0301",
-        "日本",
-        "\U0001f600",
-        "password",
-        "api_token_log",
-        "x" * 299 + "y",
-        "x" * 299 + "z",
-    ),
-)
-COLLIDING: Final = (
-    *(WatermarkKey("a:b", "c", "d"), WatermarkKey("a", "b:c", "d"), WatermarkKey("b", "c:a", "d")),
-    *(WatermarkKey("a", "c", "b:d"), WatermarkKey("a/b", "c", "d"), WatermarkKey("a", "b/c", "d")),
-    *(WatermarkKey("c", "a", "d"), WatermarkKey("a", "c", "d"), WatermarkKey("a", "d", "c")),
-)
+__all__ = ["StoreContract"]
 
 _JSON = st.recursive(
     st.none()
@@ -83,29 +41,6 @@ _JSON = st.recursive(
     max_leaves=20,
 )
 _VALUES = st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), _JSON, max_size=5)
-
-
-class StoreBackend(ABC):
-    """Where a store keeps its watermarks; empty at first."""
-
-    lacks: ClassVar[Mapping[str, str]] = {}
-    """``"errors"``, ``"raw"``: what the backend cannot do, each with the reason."""
-
-    @abstractmethod
-    def make_store(self) -> BaseWatermarkStore:
-        """Make a store, as another process would: what was saved through one is seen by the next."""
-
-    async def break_down(self) -> None:
-        """Let each access fail from now on. Capability ``errors``."""
-        raise NotImplementedError
-
-    async def mend(self) -> None:
-        """Undo :meth:`break_down`."""
-        raise NotImplementedError
-
-    async def plant(self, key: WatermarkKey, text: str) -> None:
-        """Replace what is stored under a key, past the store. Capability ``raw``."""
-        raise NotImplementedError
 
 
 class StoreContract(Contract):

@@ -14,7 +14,12 @@ _MOST_SECONDS = 1e9  # a date long before now does not exist
 
 
 def number(
-    name: str, value: object, *, above: float | None = None, at_least: float = 0.0
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    at_least: float = 0.0,
+    at_most: float = _MOST_SECONDS,
 ) -> Iterator[Problem]:
     """Find what is wrong with a number, such as a duration in seconds."""
     allowed = f"a number above {above:g}" if above is not None else f"a number of at least {at_least:g}"
@@ -22,8 +27,8 @@ def number(
         yield f"{name}={value!r}: must be {allowed}; durations are seconds (timedelta.total_seconds())"
     elif value < at_least or (above is not None and value <= above):
         yield f"{name}={value!r}: must be {allowed}"
-    elif value > _MOST_SECONDS:
-        yield f"{name}={value!r}: must be {allowed} and at most {_MOST_SECONDS:g} (about 30 years)"
+    elif value > at_most:
+        yield f"{name}={value!r}: must be {allowed} and at most {at_most:g}"
 
 
 def whole(name: str, value: object, *, at_least: int, at_most: int | None = None) -> Iterator[Problem]:
@@ -53,7 +58,7 @@ def text(name: str, value: object, *, empty: bool = False, optional: bool = Fals
         yield f"{name}={value!r}: must be a string"
     elif not value and not empty:
         yield f"{name}={value!r}: must not be empty"
-    elif "{{" in value and "}}" in value:
+    elif ("{{" in value and "}}" in value) or ("{%" in value and "%}" in value):
         yield f"{name}={value!r}: Airflow renders no templates in asset watchers; write the value itself"
     else:
         try:

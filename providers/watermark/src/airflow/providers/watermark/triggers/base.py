@@ -33,6 +33,9 @@ from airflow.triggers.base import TriggerEvent
 __all__ = ["BaseWatermarkTrigger"]
 
 MIN_EVENT_BYTES: Final = 8192
+MAX_EVENT_BYTES: Final = 1024 * 1024
+MAX_COMMIT_DELAY: Final = 3600.0
+MIN_POLL_INTERVAL: Final = 0.01
 
 _RUNNING: WeakValueDictionary[str, BaseWatermarkTrigger] = WeakValueDictionary()
 _INSTANCE: Final = "__instance__"
@@ -47,9 +50,7 @@ class _IdentityLog(logging.LoggerAdapter[logging.Logger]):
             text = str(msg) % args if args else str(msg)
             # As arguments: a name may have percent signs in it.
             kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
-            self.logger.log(
-                level, "[asset=%s source=%s] %s", extra["asset"], extra["source"], text, **kwargs
-            )
+            self.logger.log(level, "[asset=%s source=%s] %s", extra["asset"], extra["source"], text, **kwargs)
 
 
 class BaseWatermarkTrigger(DataclassTrigger):
@@ -72,7 +73,7 @@ class BaseWatermarkTrigger(DataclassTrigger):
     :param poll_interval: Seconds between two sweeps, above 0; jittered by a tenth.
     :param late_arrival: Seconds, above 0, by which a change may appear after its position without being
         lost.
-    :param max_event_bytes: The most bytes of JSON that an event may have, at least 8192.
+    :param max_event_bytes: The most bytes of JSON that an event may have, 8192 to 1048576.
     :param max_seen: The most delivered changes to be remembered after the settled bound; beyond it, changes
         wait until they are settled.
     :param commit_delay: Seconds, above 0, between the acknowledgement of an event and the commit of its
@@ -193,12 +194,14 @@ class BaseWatermarkTrigger(DataclassTrigger):
             yield from arguments.text("asset_name", self.asset_name)
         if self.delivery is not type(self).delivery:
             yield from arguments.choice("delivery", self.delivery, ("eager", "settled"))
-        yield from arguments.number("poll_interval", self.poll_interval, above=0)
+        yield from arguments.number("poll_interval", self.poll_interval, at_least=MIN_POLL_INTERVAL)
         if self.late_arrival is not type(self).late_arrival:
             yield from arguments.number("late_arrival", self.late_arrival, above=0)
         if self.commit_delay is not None:
-            yield from arguments.number("commit_delay", self.commit_delay, above=0)
-        yield from arguments.whole("max_event_bytes", self.max_event_bytes, at_least=MIN_EVENT_BYTES)
+            yield from arguments.number("commit_delay", self.commit_delay, above=0, at_most=MAX_COMMIT_DELAY)
+        yield from arguments.whole(
+            "max_event_bytes", self.max_event_bytes, at_least=MIN_EVENT_BYTES, at_most=MAX_EVENT_BYTES
+        )
         yield from arguments.whole("max_seen", self.max_seen, at_least=1, at_most=65536)
         yield from arguments.text("watermark_namespace", self.watermark_namespace, optional=True)
         yield from arguments.text("watermark_key", self.watermark_key, optional=True)
@@ -297,7 +300,9 @@ class BaseWatermarkTrigger(DataclassTrigger):
             trigger.make_store,
             trigger.key,
             source=trigger.fingerprint,
-            commit_delay=delay if isinstance(delay, int | float) and delay > 0 else DEFAULT_COMMIT_DELAY,
+            commit_delay=delay
+            if isinstance(delay, int | float) and 0 < delay <= MAX_COMMIT_DELAY
+            else DEFAULT_COMMIT_DELAY,
             log=trigger.log,
         )
         return AckModeProducer(Watch(trigger, committer).run(), committer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,11 @@ __all__ = ["S3PrefixTrigger"]
 
 STEP: Final = timedelta(seconds=1)
 """S3 lists whole seconds. Some servers list finer ones, but HTTP dates are whole seconds everywhere."""
+
+MAX_KEY_BYTES: Final = 1024
+
+MAX_CLOCK_JUMP: Final = 30.0
+"""Seconds by which S3's clock may differ from what passed here since its last answer."""
 
 _LOOK_UPS: Final = 8
 
@@ -103,6 +109,8 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
         """Set up what is no argument."""
         super().__post_init__()
         self._client: Any = None
+        self._clock_was: datetime | None = None
+        self._clock_at = 0.0
         self._resources = AsyncExitStack()
 
     @property
@@ -120,11 +128,14 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
         yield from super().problems()
         yield from _bucket_problems(self.bucket_name)
         yield from arguments.text("prefix", self.prefix, empty=True)
-        if str(self.prefix).startswith("s3://"):
+        if len(str(self.prefix).encode(errors="replace")) > MAX_KEY_BYTES:
+            yield f"prefix={self.prefix!r}: must be at most {MAX_KEY_BYTES} bytes, as keys are"
+        if str(self.prefix).lower().startswith("s3://"):
             yield f"prefix={self.prefix!r}: must be what keys begin with, without the bucket"
         for name in ("aws_conn_id", "region_name", "pattern", "expected_bucket_owner"):
             yield from arguments.text(name, getattr(self, name), optional=True)
-        if not (self.verify is None or isinstance(self.verify, bool | str)):
+        verify: object = self.verify
+        if verify == "" or not isinstance(verify, bool | str | None):
             yield f"verify={self.verify!r}: must be True, False, None or the path of a CA bundle"
         yield from arguments.flat_list("exclude", self.exclude)
         yield from _glob_problems("pattern", self.pattern)
@@ -229,9 +240,9 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
                 f"S3 does not list multipart uploads ({code}): uploads that take longer than "
                 f"late_arrival={self.late_arrival:g} s may be lost. Allow s3:ListBucketMultipartUploads",
             )
-            return _date(await self._call("list_objects_v2", Prefix=self.prefix, MaxKeys=1)), None
+            return await self._confirmed(await self._clock()), None
         self.say_once("uploads", False)  # noqa: FBT003
-        now = _date(first)
+        now = await self._confirmed(_date(first))
         oldest = now - timedelta(seconds=self.max_upload_age)
         wanted = self._filter()
         page: dict[str, Any] | None = first
@@ -252,12 +263,37 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
         )
         return now, late
 
+    async def _clock(self) -> datetime:
+        """Read S3's clock with a small request."""
+        return _date(await self._call("list_objects_v2", Prefix=self.prefix, MaxKeys=1))
+
+    async def _confirmed(self, now: datetime) -> datetime:
+        """
+        Have a jump of S3's clock confirmed by another answer, which may come from another of its servers.
+
+        One server with a wrong clock would else move the watermark into the future, or hold it.
+        """
+        passed = time.monotonic() - self._clock_at
+        was = self._clock_was
+        if was is not None and abs((now - was).total_seconds() - passed) > MAX_CLOCK_JUMP:
+            second = await self._clock()
+            if abs((second - now).total_seconds()) > MAX_CLOCK_JUMP:
+                msg = (
+                    f"S3 bucket {self.bucket_name!r}: two answers tell times as far apart as {now} and "
+                    f"{second}; one of its servers, or a proxy, has a wrong clock. It is tried again"
+                )
+                raise SourceError(msg)
+        self._clock_was, self._clock_at = now, time.monotonic()
+        return now
+
     async def _upload_pages(self) -> AsyncGenerator[dict[str, Any], None]:
         """List the uploads in progress, page by page, with keys as they are."""
         # Without url-encoding a control character in a key makes the answer unreadable. Other than for
         # listings of objects, botocore does not see to it; some servers ignore it.
         start: dict[str, str] = {}
+        starts: list[dict[str, str]] = []
         while True:
+            starts.append(start)
             page = await self._call("list_multipart_uploads", Prefix=self.prefix, EncodingType="url", **start)
             decode = unquote_plus if page.get("EncodingType") == "url" else str
             for upload in page.get("Uploads", ()):
@@ -270,7 +306,7 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
                 following["KeyMarker"] = decode(page["NextKeyMarker"])
             if page.get("NextUploadIdMarker"):
                 following["UploadIdMarker"] = page["NextUploadIdMarker"]
-            if not following or following == start:
+            if not following or following in starts:
                 msg = f"S3 bucket {self.bucket_name!r}: the list of uploads breaks off; it is tried again"
                 raise SourceError(msg)
             start = following
@@ -367,7 +403,7 @@ def _bucket_problems(bucket: object) -> Iterator[str]:
     shown = f"bucket_name={bucket!r}"
     if not isinstance(bucket, str) or not bucket:
         yield f"{shown}: must be a bucket's name"
-    elif "://" in bucket or "/" in bucket:
+    elif "://" in bucket or "/" in bucket or bucket.startswith("arn:"):
         yield f"{shown}: must be a bucket's name alone, without 's3://' and without a prefix or an ARN"
     elif bucket.endswith("--x-s3"):
         yield f"{shown}: directory buckets do not list in key order and cannot be watched"
@@ -377,6 +413,10 @@ def _bucket_problems(bucket: object) -> Iterator[str]:
 
 def _glob_problems(name: str, glob: object) -> Iterator[str]:
     if isinstance(glob, str):
+        if "://" in glob:
+            yield f"{name}={glob!r}: must match keys, without the bucket"
+        if re.search(r"\{[^}]*,[^}]*\}", glob):
+            yield f"{name}={glob!r}: braces mean nothing in globs; use several in exclude, or several watchers"
         try:
             KeyFilter(glob)
         except re.error as error:

@@ -49,6 +49,7 @@ _ROW_OVERHEAD: Final = 128
 MICROSECOND: Final = timedelta(microseconds=1)
 
 _START_KINDS: Final = ("timestamp", "naive-timestamp", "date", "integer", "decimal", "uuid")
+_INFINITE: Final = (datetime.min, datetime.max)  # noqa: DTZ901 - as asyncpg gives them
 _CLOCKED: Final = frozenset({"timestamp", "naive-timestamp", "date"})
 _MAX_COUNTED: Final = 1000
 
@@ -364,8 +365,8 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
                 return
 
     def _position(self, value: Any) -> Any:
-        """Take a value of the cursor column for a position; asyncpg gives infinite ones without their zone."""
-        if self._kind == "timestamp" and value in (datetime.min, datetime.max):
+        """Take a value of the cursor column for a position: asyncpg gives infinite ones without their zone."""
+        if self._kind == "timestamp" and value in _INFINITE:
             return value.replace(tzinfo=UTC)
         return value
 
@@ -404,7 +405,8 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         if stored:
             msg = (
                 f"{self.source}: the stored watermark has the type {stored.pop()}, but the column "
-                f"{self.cursor_column!r} has the type {self._kind}; reset the watermark, or change the column back"
+                f"{self.cursor_column!r} has the type {self._kind}; reset the watermark, or change the column "
+                "back"
             )
             raise PositionTypeError(msg)
 
@@ -437,7 +439,7 @@ def _encode(value: Any) -> Any:
 
 
 def _lasts(change: Change, sweep: Sweep) -> bool:
-    """Tell whether a row may change again with the same cursor: in a column of whole seconds, within its second."""
+    """Tell whether a row may change again with the same cursor: within its second, if it has whole ones."""
     position, due = change.position, sweep.due
     return (
         isinstance(position, datetime)

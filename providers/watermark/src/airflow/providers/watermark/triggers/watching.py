@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -39,6 +39,9 @@ Airflow starts no run for an event that is stored while an earlier one of the sa
 the Dag, until yet another event comes (apache/airflow#56050): the queue keeps the earlier one's time, and the
 run takes events up to it. Without this last event the end of a burst would wait for the next change.
 """
+
+MIN_SECONDS: Final = 0.01
+MAX_SECONDS: Final = 1e9
 
 MAX_BACKOFF: Final = 300.0
 """Seconds that a watcher waits at the most after an error."""
@@ -84,7 +87,7 @@ class Watch:
                             await committer.admit(emission)
                             yield emission
                     # In here, since an argument that another release has stored may be anything.
-                    pause = trigger.poll_interval * random.uniform(0.9, 1.1)  # noqa: S311
+                    pause = _seconds(trigger.poll_interval, 60.0) * random.uniform(0.9, 1.1)  # noqa: S311
                 except StaleError:
                     continue
                 except Exception as error:  # noqa: BLE001 - nothing may end the watch
@@ -144,34 +147,74 @@ class Watch:
         low = await trigger.first_position(bounds)
         if trigger.start_from != "now":
             return WatermarkState(source=source, low=low)
-        return WatermarkState(source=source, low=low, pending=await self._first_pending(bounds, low))
+        return WatermarkState(source=source, low=low, pending=await self._late_slots(bounds, low, {}))
 
-    async def _first_pending(self, bounds: HighWatermark, low: Position) -> dict[str, Pending]:
-        """Give slots to what is late already, and note which version of each is old news."""
+    async def _late_slots(
+        self, bounds: HighWatermark, low: Position, pending: Mapping[str, Pending]
+    ) -> dict[str, Pending]:
+        """
+        Give slots to what is late at or before the low watermark and has none.
+
+        Its upload began before the watcher did, or could not be seen for a while. What is visible of it now
+        is old news.
+        """
         late = {
-            identity: since for identity, since in (bounds.late or {}).items() if not is_after(since, low)
+            identity: since
+            for identity, since in (bounds.late or {}).items()
+            if not is_after(since, low) and digest(identity) not in pending
         }
-        if len(late) > MAX_PENDING:
-            self._log.warning(
-                "%d uploads are in progress; those begun last, %d, are watched for", len(late), MAX_PENDING
+        room = MAX_PENDING - len(pending)
+        if len(late) > room:
+            self._trigger.say_once(
+                "late slots",
+                f"{len(late)} uploads began before the low watermark; of these, the {room} begun last are "
+                "watched for",
             )
-            late = dict(sorted(late.items(), key=lambda item: item[1])[-MAX_PENDING:])
+            late = dict(sorted(late.items(), key=lambda item: item[1])[len(late) - room :])
         if not late:
-            return {}
+            return dict(pending)
         current = await self._trigger.find_changes(list(late))
         # What ended while it was looked up may itself be what was found: then it is news.
         still = (await self._trigger.get_high_watermark()).late or ()
-        slots = {}
+        slots = dict(pending)
         for identity, since in late.items():
             change = current.get(identity) if identity in still else None
-            last = change.id if change is not None and not is_after(since, change.position) else None
+            # What lies after the low watermark is news all the same.
+            is_old = (
+                change is not None
+                and not is_after(since, change.position)
+                and not is_after(change.position, low)
+            )
+            last = change.id if change is not None and is_old else None
             slots[digest(identity)] = Pending(since, last)
         return slots
+
+    def _pull_back(self, state: WatermarkState, bounds: HighWatermark) -> WatermarkState:
+        """
+        Take back a low watermark that is in the future, if nobody asked for it.
+
+        The source's clock was wrong when it was made: what has been stamped since is at or before it, and
+        would never be looked for.
+        """
+        ahead = bounds.due is not None and is_after(state.low, bounds.due)
+        asked_for = state.epoch > 1 or self._trigger.start_from not in ("now", "beginning")
+        self._trigger.say_once(
+            "clock",
+            ahead
+            and f"the low watermark, {state.low!r}, is ahead of the source's clock, {bounds.due!r}; "
+            + ("changes are watched for from then on" if asked_for else "it was taken back"),
+        )
+        if not ahead or asked_for or state.high is not None:
+            return state
+        return replace(state, low=bounds.bound)
 
     async def _sweep(self, state: WatermarkState) -> AsyncGenerator[Emission, None]:
         """Read the source once, from the state's low watermark or from where an earlier sweep broke off."""
         trigger = self._trigger
         bounds = await trigger.get_high_watermark()
+        state = self._pull_back(state, bounds)
+        slots = await self._late_slots(bounds, state.low, state.pending)
+        state = replace(state, pending=slots)
         sweep = Sweep(state, bounds, trigger.max_seen if trigger.eager else 0)
         batch = Batch(
             watcher=trigger.watcher_name,
@@ -280,3 +323,10 @@ class Watch:
         text = str(error) if known else type(error).__name__
         since = datetime.now(UTC).isoformat(timespec="seconds")
         await self._committer.report({**facts, "error": text, "since": since})
+
+
+def _seconds(value: object, default: float) -> float:
+    """Read a duration that another release may have stored: whatever it is, it must not make a hot loop."""
+    if isinstance(value, int | float) and MIN_SECONDS <= value <= MAX_SECONDS:
+        return float(value)
+    return default

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 
 from airflow.providers.watermark.change import Change, Page
 from airflow.providers.watermark.position import BEGINNING, Position, is_after
@@ -43,7 +44,7 @@ class AnsweringContract(SourceContract):
             cursors += [change.cursor for change in page.changes]
             if page.cursor is not None:
                 cursors.append(page.cursor)
-        assert not [one for one, two in zip(cursors, cursors[1:], strict=False) if is_after(one, two)]
+        assert not [one for one, two in pairwise(cursors) if is_after(one, two)]
 
     async def test_reading_goes_on_right_behind_the_cursor(self, source: WatchedSource) -> None:
         await self.put(source, *NAMES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from airflow.providers.watermark.testing.contract import SourceContract, needs
-from airflow.providers.watermark.testing.harness import Delivery
+from airflow.providers.watermark.testing.delivered import Delivery
 from airflow.providers.watermark.testing.source import WatchedSource
 
 __all__ = ["RestartingContract"]
