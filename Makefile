@@ -10,6 +10,7 @@ BUILD := build
 # Options of single commands: make test TESTS="tests/unit -k paging", make demo KEEP=1, make crash-test ROUNDS=100,
 # make requirements UPGRADE=1
 TESTS ?= tests
+WORKERS ?= 2
 KEEP ?=
 ROUNDS ?=
 UPGRADE ?=
@@ -60,7 +61,7 @@ $(LOCALSTACK_VENV)/.installed: requirements/localstack.txt $(VENV)/.requirements
 	@touch $@
 
 test: venv localstack-venv ## run all tests, with real S3 servers and a real Airflow
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)
 
 demo: venv ## show the main job in a real Airflow (KEEP=1 leaves it running)
 	@$(BIN)/python -m devtools.demo $(if $(KEEP),--keep)

@@ -256,6 +256,14 @@ def mariadb(*, options: Options | None = None, port: int | None = None) -> Itera
             yield database
 
 
+def mariadb_is_installed() -> bool:
+    """Tell whether the system has a MariaDB server: PyPI has none."""
+    try:
+        return bool(_mariadb_program("mariadbd") and _mariadb_program("mariadb-install-db"))
+    except ServerStartError:
+        return False
+
+
 @contextlib.contextmanager
 def _run_postgres(programs: Path, scratch: Path, port: int) -> Iterator[Postgres]:
     command: Command = [programs / "postgres", "-D", scratch / "data", "-p", str(port)]

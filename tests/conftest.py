@@ -9,7 +9,10 @@ import os
 import shutil
 import tempfile
 
+import pytest
 from hypothesis import settings
+
+from devtools.databases import mariadb_is_installed
 
 # The settings of whoever runs the tests must not act on them, and theirs must not be written to.
 for _name in list(os.environ):
@@ -25,6 +28,19 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") or os.environ.get("WATERMARK_CI_RUN") else "default")
+
+
+def pytest_report_header():
+    if not mariadb_is_installed():
+        return "MariaDB: not installed (apt-get install mariadb-server): its tests are skipped, but not in CI"
+    return "MariaDB: installed"
+
+
+@pytest.fixture(scope="session")
+def mariadb_or_skip():
+    """Skip where there is no MariaDB, which PyPI cannot bring; but never in CI."""
+    if not mariadb_is_installed() and not os.environ.get("CI"):
+        pytest.skip("MariaDB is not installed: apt-get install --no-install-recommends mariadb-server")
 
 
 def pytest_configure(config):

@@ -1,9 +1,9 @@
 """
 The triggerer's supervisor in a process of its own, with a real metadata database.
 
-In a triggerer the supervisor is the parent and the code under test runs in its child; here it is the other way
-round. All else is Airflow's: the socket and its frames, the messages and who handles them, the Execution API
-and the database.
+In a triggerer the supervisor is the parent and the code under test runs in its child; here it is the other
+way round. All else is Airflow's: the socket and its frames, the messages and who handles them, the Execution
+API and the database.
 """
 
 from __future__ import annotations

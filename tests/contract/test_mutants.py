@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -28,7 +28,7 @@ def failed(tmp_path_factory) -> dict[str, set[str]]:
     )
     assert finished.returncode == pytest.ExitCode.TESTS_FAILED, finished.stdout[-4000:] + finished.stderr
     found: dict[str, set[str]] = defaultdict(set)
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
         outcomes = {outcome.tag for outcome in case} & {"failure", "error", "skipped"}
         assert outcomes <= {"failure"}, (case.attrib, outcomes)
         name = case.attrib["classname"].rpartition(".")[2]

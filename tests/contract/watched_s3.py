@@ -57,7 +57,7 @@ class WatchedStub(WatchedBucket):
         super().__init__(stub.server)
         self.stub = stub
         self.time = NOON
-        stub.clock = lambda: self.time.timestamp()
+        stub.clock = lambda: self.time.timestamp()  # noqa: PLW0108 - the time of then, not of now
 
     async def put(self, *names: str, ago: float = 0.0, version: int = 1) -> None:
         for name in names:

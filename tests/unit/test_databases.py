@@ -39,7 +39,7 @@ def running_postgres():
 
 
 @pytest.fixture(scope="module")
-def running_mariadb():
+def running_mariadb(mariadb_or_skip):
     with mariadb() as database:  # says what to install, if MariaDB is missing
         yield database
 

@@ -607,7 +607,7 @@ async def test_settled_delivery_waits_for_the_bound(source, store):
         assert emission.state.seen == {}
 
 
-# --- clocks that are wrong, and slots that come late ---------------------------------------------------------
+# --- clocks that are wrong, and slots that come late --------------------------------------------------------
 
 
 async def test_a_low_watermark_that_a_wrong_clock_put_into_the_future_is_taken_back(source, store, caplog):

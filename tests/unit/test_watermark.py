@@ -282,12 +282,21 @@ def test_whatever_is_damaged_the_error_is_ours_and_what_is_read_can_be_written(p
 def test_a_rewind_raises_the_epoch_and_clears_what_lies_beyond():
     state = GOLDEN_STATE.rewind(NOON - timedelta(days=1))
     assert (state.low, state.epoch) == (NOON - timedelta(days=1), 3)
-    assert (state.high, state.cursor, dict(state.seen), dict(state.pending)) == (None, None, {}, {})
+    assert (state.high, state.cursor, dict(state.seen)) == (None, None, {})
     assert (state.source, state.revision, state.status) == (
         GOLDEN_STATE.source,
         GOLDEN_STATE.revision,
         GOLDEN_STATE.status,
     )
+
+
+def test_a_rewind_keeps_what_is_under_way_and_forgets_what_of_it_was_delivered():
+    back = GOLDEN_STATE.rewind(NOON - timedelta(days=1))
+    assert {name: slot.since for name, slot in back.pending.items()} == {
+        name: slot.since for name, slot in GOLDEN_STATE.pending.items()
+    }
+    assert {slot.last for slot in back.pending.values()} == {None}
+    assert dict(GOLDEN_STATE.rewind(NOON + timedelta(days=1)).pending) == dict(GOLDEN_STATE.pending)
 
 
 def test_a_rewind_to_another_type_of_position_is_refused():
@@ -665,6 +674,15 @@ def test_a_slot_keeps_its_earliest_second_when_a_second_upload_of_the_key_begins
     _, state = upload_sweep(at(NOON), 100, [], u=50)
     _, state = upload_sweep(state, 200, [], u=150)
     assert state.pending[digest("u")].since == NOON + 50 * SECOND
+
+
+def test_a_slot_takes_the_second_of_an_older_upload_that_was_not_watched_for_before():
+    """As after max_upload_age was raised: what becomes of the older upload has the older second."""
+    _, state = upload_sweep(at(NOON), 100, [], u=75)
+    delivered, state = upload_sweep(state, 300, [], u=20)
+    assert state.pending[digest("u")].since == NOON + 20 * SECOND
+    delivered, _ = upload_sweep(state, 400, [stamped("u", 20)])
+    assert delivered == ["u"]
 
 
 def test_slots_do_not_share_the_room_of_seen():

@@ -88,8 +88,11 @@ class WatermarkState:
         position_type(low)
         if BEGINNING not in (low, self.low):
             require_same_type(low, self.low)
+        back = is_after(self.low, low)
+        # What is under way stays so: no sweep may look at it before it ends.
+        pending = {name: slot._replace(last=None) if back else slot for name, slot in self.pending.items()}
         return replace(
-            self, low=low, high=None, cursor=None, seen=_NOTHING, pending=_NOTHING, epoch=self.epoch + 1
+            self, low=low, high=None, cursor=None, seen=_NOTHING, pending=pending, epoch=self.epoch + 1
         )
 
     def to_wire(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def variable_name(key: WatermarkKey) -> str:
     What Airflow 3.3 cannot carry in the path of its Execution API (all but ASCII is an error; ``%``, ``?``,
     ``#`` and ``/../`` name another Variable) becomes ``_``. A name that is changed by this, that is longer
     than 250 characters, or that could be read in two ways ends in a digest of the whole. So does the name of
-    an asset that Airflow's secrets masker takes for a secret (``api_token_log``): every value that a sensitive
+    an asset that Airflow's secrets masker takes for a secret (``api_token_log``): each value that a sensitive
     Variable ever had stays in the masker's pattern, which would grow with each save.
     """
     from airflow.sdk._shared.secrets_masker import should_hide_value_for_key

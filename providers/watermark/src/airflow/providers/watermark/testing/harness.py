@@ -4,8 +4,8 @@ Run one watcher without Airflow, and decide what happens to it.
 The watcher is driven the way Airflow's triggerer drives it: its arguments are stored and read with
 Airflow's own encoders, a new instance is asked for its ``shared_stream_key``, the producer is made from
 ``serialize()``, ``open_stream()`` is drained as fast as it gives, and events are resolved in one lane, so
-that ``advance()`` gets contiguous prefixes. Only time is the test's: a watcher that rests goes on when the test wants another
-sweep, and the committer's naps end when the test says so. Nothing here sleeps.
+that ``advance()`` gets contiguous prefixes. Only time is the test's: a watcher that rests goes on when the
+test wants another sweep, and the committer's naps end when the test says so. Nothing here sleeps.
 
 .. code-block:: python
 

@@ -365,7 +365,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
                 return
 
     def _position(self, value: Any) -> Any:
-        """Take a value of the cursor column for a position: asyncpg gives infinite ones without their zone."""
+        """Take a value of the cursor column as a position: asyncpg gives infinite ones without their zone."""
         if self._kind == "timestamp" and value in _INFINITE:
             return value.replace(tzinfo=UTC)
         return value
@@ -405,8 +405,8 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         if stored:
             msg = (
                 f"{self.source}: the stored watermark has the type {stored.pop()}, but the column "
-                f"{self.cursor_column!r} has the type {self._kind}; reset the watermark, or change the column "
-                "back"
+                f"{self.cursor_column!r} has the type {self._kind}; reset the watermark, or change the "
+                "column back"
             )
             raise PositionTypeError(msg)
 

@@ -1,0 +1,226 @@
+"""MariaDB and SQLite through their Airflow hooks: naive stamps, empty tables, open transactions."""
+
+# ruff: noqa: S608 (the names of tables are our own)
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from datetime import UTC, date, datetime
+
+import pytest
+
+from tests.contract.supervisor import supervisor
+from tests.databases.running import Running, connection, eventually, make_trigger, running
+
+
+@pytest.fixture
+def mariadb_id(running_mariadb):
+    running_mariadb.execute("drop table if exists events")
+    running_mariadb.execute("drop view if exists seen")
+    with connection(running_mariadb) as conn_id:
+        yield conn_id
+
+
+@pytest.fixture
+def table(running_mariadb, mariadb_id):
+    running_mariadb.execute("create table events (id int primary key, updated_at datetime(6))")
+    return running_mariadb
+
+
+@pytest.fixture
+def sqlite(tmp_path, monkeypatch):
+    path = tmp_path / "watched.db"
+    monkeypatch.setenv("AIRFLOW_CONN_WATCHED_SQLITE", f"sqlite:///{path}")
+
+    def execute(sql, *values):
+        with contextlib.closing(sqlite3.connect(path, timeout=10)) as database, database:
+            return database.execute(sql, values).fetchall()
+
+    return execute
+
+
+class TestMariaDB:
+    @pytest.mark.parametrize("payload", ["window", "keys"])
+    async def test_rows_are_delivered_once(self, table, mariadb_id, payload):
+        async with running(mariadb_id, payload=payload, cursor_timezone="UTC") as watcher:
+            for id_ in (1, 2, 3):
+                table.execute("insert into events values (%s, utc_timestamp(6))", [id_])
+                await watcher.until(lambda watcher, rows=id_: watcher.rows == rows)
+            await watcher.sweeps(3)
+            assert watcher.rows == 3
+            (said,) = [text for text in watcher.messages(logging.INFO) if "settled bound" in text]
+            assert "clock" in said
+
+    async def test_an_open_transaction_is_waited_for_where_it_can_be_seen(self, table, mariadb_id):
+        """InnoDB does not look again at its transactions while it is asked more than ten times a second."""
+        with contextlib.closing(table.connect()) as session, session.cursor() as cursor:
+            cursor.execute("begin")
+            cursor.execute("insert into events values (1, utc_timestamp(6))")
+            async with running(mariadb_id, cursor_timezone="UTC", poll_interval=0.25) as watcher:
+                await asyncio.sleep(0.3)
+                table.execute("insert into events values (2, utc_timestamp(6))")
+                await asyncio.sleep(0.3)
+                await watcher.sweeps(3)
+                assert watcher.rows == 0
+                cursor.execute("commit")
+                await watcher.until(lambda watcher: watcher.rows == 2)
+
+    async def test_an_account_that_may_not_see_transactions_is_told_what_to_grant(self, table, mariadb_id):
+        role = table.create_role("reader")
+        try:
+            with connection(role) as conn_id:
+                async with running(conn_id, cursor_timezone="UTC") as watcher:
+                    table.execute("insert into events values (1, utc_timestamp(6))")
+                    await watcher.until(lambda watcher: watcher.rows == 1)
+                    assert any("PROCESS" in text for text in watcher.messages(logging.INFO))
+        finally:
+            table.execute("drop user reader")
+
+    async def test_from_an_instant_what_comes_at_or_after_it_is_delivered(self, table, mariadb_id):
+        table.execute("insert into events values (1, '2026-01-01 11:59:59.999999')")
+        table.execute("insert into events values (2, '2026-01-01 12:00:00')")
+        for start in ("2026-01-01T13:00:00+01:00", "2026-01-01T12:00:00"):
+            arguments = {"start_from": start, "cursor_timezone": "UTC", "payload": "keys"}
+            async with running(mariadb_id, **arguments) as watcher:
+                await watcher.until(lambda watcher: watcher.keys)
+                assert watcher.keys == [2]
+
+    async def test_rows_of_the_future_wait_are_told_and_hide_nothing(self, table, mariadb_id):
+        table.execute("insert into events values (1, '9999-12-31')")
+        async with running(mariadb_id, payload="keys", cursor_timezone="UTC") as watcher:
+            table.execute("insert into events values (2, utc_timestamp(6))")
+            await watcher.until(lambda watcher: watcher.keys == [2])
+            assert len([text for text in watcher.warnings if "future" in text]) == 1
+
+    async def test_a_table_that_is_empty_at_first_is_no_table_without_a_clock(self, table, mariadb_id):
+        async with running(mariadb_id, payload="keys", cursor_timezone="UTC") as watcher:
+            await watcher.sweeps(2)
+            table.execute("insert into events values (1, '9999-12-31')")
+            await watcher.sweeps(4)
+            table.execute("insert into events values (2, utc_timestamp(6))")
+            await watcher.until(lambda watcher: watcher.keys)
+            await watcher.sweeps(4)
+            assert watcher.keys == [2]
+
+    async def test_a_time_zone_is_asked_for_with_the_first_row(self, table, mariadb_id):
+        async with running(mariadb_id) as watcher:
+            await watcher.sweeps(2)
+            assert watcher.errors == []
+            table.execute("insert into events values (1, utc_timestamp(6))")
+            await watcher.error("cursor_timezone")
+
+    @pytest.mark.parametrize("payload", ["window", "keys"])
+    async def test_dates_and_numbers_are_positions_too(self, running_mariadb, mariadb_id, payload):
+        values = {"date": ["'2026-01-01'"] * 2, "bigint": ["7", "8"], "decimal(20,2)": ["1.10", "1.20"]}
+        for column, (first, second) in values.items():
+            running_mariadb.execute("drop table if exists events")
+            running_mariadb.execute(f"create table events (id int primary key, updated_at {column})")
+            running_mariadb.execute(f"insert into events values (1, {first}), (2, {second})")
+            async with running(mariadb_id, payload=payload) as watcher:
+                await watcher.until(lambda watcher: watcher.rows == 2)
+                await watcher.sweeps(2)
+                assert watcher.rows == 2
+                if column == "date" and payload == "keys":
+                    assert watcher.changes[0].cursor == date(2026, 1, 1)
+
+    async def test_names_predicates_and_views_may_be_anything(self, table, mariadb_id):
+        table.execute("create view seen as select id as `the id:%s`, updated_at as `at` from events")
+        table.execute("insert into events values (1, utc_timestamp(6)), (2, utc_timestamp(6))")
+        arguments = {"cursor_timezone": "UTC", "payload": "keys", "cursor_column": "at"}
+        arguments |= {"table": "test.seen", "primary_key": "the id:%s"}
+        where = "`the id:%s` % 2 = 1 and ':x' <> '%s' -- odd"
+        async with running(mariadb_id, where=where, **arguments) as watcher:
+            await watcher.until(lambda watcher: watcher.keys == [1])
+            assert watcher.changes[0].key == {"the id:%s": 1}
+
+    async def test_errors_are_told_once_and_got_over(self, table, mariadb_id):
+        table.execute("insert into events values (1, utc_timestamp(6))")
+        table.execute("alter table events rename to away")
+        try:
+            async with running(mariadb_id, cursor_timezone="UTC") as watcher:
+                error = await watcher.error("events' doesn't exist")
+                await asyncio.sleep(0.5)
+                assert watcher.errors == [error]
+                table.execute("alter table away rename to events")
+                await watcher.until(lambda watcher: watcher.rows == 1)
+        finally:
+            table.execute("drop table if exists away")
+
+    async def test_a_connection_that_is_lost_is_opened_again(self, table, mariadb_id):
+        table.execute("insert into events values (1, utc_timestamp(6))")
+        async with running(mariadb_id, cursor_timezone="UTC", payload="keys") as watcher:
+            await watcher.until(lambda watcher: watcher.keys == [1])
+            for (number,) in table.execute(
+                "select id from information_schema.processlist where id <> connection_id()"
+            ):
+                table.execute(f"kill {number}")
+            table.execute("insert into events values (2, utc_timestamp(6))")
+            await watcher.until(lambda watcher: watcher.keys == [1, 2])
+            assert len(watcher.errors) <= 1
+
+
+class TestSQLite:
+    @pytest.mark.parametrize("payload", ["window", "keys"])
+    @pytest.mark.parametrize("column", ["text", "integer", "real"])
+    async def test_rows_are_delivered_once_and_go_on_after_a_restart(self, sqlite, payload, column):
+        sqlite(f"create table events (id integer primary key, updated_at {column})")
+        values = {"text": ["a", "b", "c"], "integer": [1, 2, 3], "real": [0.5, 1.5, 2.5]}[column]
+        trigger = make_trigger("watched_sqlite", payload=payload)
+        async with Running(trigger) as watcher:
+            for id_ in (1, 2):
+                sqlite("insert into events values (?, ?)", id_, values[id_ - 1])
+                await watcher.until(lambda watcher, rows=id_: watcher.rows == rows)
+            await asyncio.sleep(0.3)
+        async with Running(trigger, watcher.store) as again:
+            sqlite("insert into events values (3, ?)", values[2])
+            await again.until(lambda again: again.rows == 1)
+            await again.sweeps(2)
+            assert again.rows == 1
+
+    async def test_from_now_on_an_empty_table_everything_is_news(self, sqlite):
+        sqlite("create table events (id integer primary key, updated_at text)")
+        async with running("watched_sqlite", payload="keys", start_from="now") as watcher:
+            await watcher.sweeps(2)
+            sqlite("insert into events values (1, ?)", datetime.now(UTC).isoformat())
+            await watcher.until(lambda watcher: watcher.keys == [1])
+
+    async def test_where_to_start_is_read_with_the_first_row(self, sqlite):
+        sqlite("create table events (id integer primary key, updated_at integer)")
+        async with running("watched_sqlite", payload="keys", start_from="5") as watcher:
+            await watcher.error("there is no row yet")
+            for id_, value in enumerate((4, 5, 6)):
+                sqlite("insert into events values (?, ?)", id_, value)
+            await watcher.until(lambda watcher: len(watcher.keys) == 2)
+            assert watcher.keys == [1, 2]
+
+    async def test_errors_leave_no_threads_behind(self, sqlite):
+        import threading
+
+        sqlite("create table events (id integer primary key, updated_at text)")
+        before = threading.active_count()
+        async with running("watched_sqlite", table="nosuch") as watcher:
+            await watcher.error("no such table")
+            await asyncio.sleep(1.0)
+        await eventually(lambda: threading.active_count() <= before + 1, threading.enumerate)
+
+    async def test_a_connection_that_only_airflow_knows_is_found_by_the_triggerer(
+        self, sqlite, tmp_path, monkeypatch
+    ):
+        """The hook asks the task SDK from a thread of its own; the answer comes by the event loop."""
+        sqlite("create table events (id integer primary key, updated_at integer)")
+        sqlite("insert into events values (1, 1)")
+        monkeypatch.delenv("AIRFLOW_CONN_WATCHED_SQLITE")
+        home = tmp_path / "home"
+        home.mkdir()
+        with supervisor(home) as triggerer:
+            triggerer.execute(
+                "insert into connection (conn_id, conn_type, host, is_encrypted, is_extra_encrypted) "
+                "values ('known_to_airflow', 'sqlite', ?, 0, 0)",
+                str(tmp_path / "watched.db"),
+            )
+            async with triggerer.attached(), running("known_to_airflow", payload="keys") as watcher:
+                await watcher.until(lambda watcher: watcher.keys == [1])
+                assert watcher.errors == []
