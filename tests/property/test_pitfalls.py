@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
@@ -274,6 +275,22 @@ async def test_a_rewind_does_not_forget_what_is_under_way(source):
         await watcher.trigger.asset_watermark.aset_value(source.now(), watcher.store)
         await finish()
         assert names(await watcher.deliver(2)) == ["slow"]
+
+
+async def test_a_rewind_into_a_sweep_under_way_delivers_again_what_has_an_upload_too(source):
+    await source.put("c")
+    await source.advance(6)
+    await source.begin("a")
+    await source.put("a", "b")
+    await source.advance(LATE)
+    async with watch(source, max_entries_per_event=1) as watcher:
+        first, *_ = await watcher.sweep()
+        assert names([first]) == ["a"]
+        await watcher.acknowledge(first)
+        await watcher.commit()
+        low = source.now() - timedelta(seconds=LATE + 1)
+        await watcher.trigger.asset_watermark.aset_value(low, watcher.store)
+        assert names(await watcher.deliver()) == ["a", "b"]
 
 
 async def test_a_rewind_is_not_undone_by_what_was_in_flight(source):

@@ -88,7 +88,8 @@ class WatermarkState:
         position_type(low)
         if BEGINNING not in (low, self.low):
             require_same_type(low, self.low)
-        back = is_after(self.low, low)
+        delivered = [self.low, self.high, *self.seen.values()]
+        back = any(position is not None and is_after(position, low) for position in delivered)
         # What is under way stays so: no sweep may look at it before it ends.
         pending = {name: slot._replace(last=None) if back else slot for name, slot in self.pending.items()}
         return replace(

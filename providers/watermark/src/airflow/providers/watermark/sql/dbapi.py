@@ -40,6 +40,10 @@ WHERE trx_mysql_thread_id <> CONNECTION_ID()
 """
 
 
+_NO_ROW_VALUES: Final = frozenset({"mssql", "oracle"})
+"""Databases that cannot go on behind a row by an index."""
+
+
 class DbApiDatabase:
     """
     One connection, used from one thread.
@@ -69,7 +73,15 @@ class DbApiDatabase:
         if not hasattr(hook, "get_sqlalchemy_engine"):
             msg = f"the connection {self._conn_id!r} is no SQL database's"
             raise ConfigurationError(msg)
-        self._connection = hook.get_sqlalchemy_engine().connect()
+        connection = hook.get_sqlalchemy_engine().connect()
+        if connection.dialect.name in _NO_ROW_VALUES:
+            connection.close()
+            msg = (
+                f"the connection {self._conn_id!r} leads to {connection.dialect.name}, which has no row "
+                "values such as (a, b) > (x, y); it cannot be watched yet"
+            )
+            raise ConfigurationError(msg)
+        self._connection = connection
 
     async def close(self) -> None:
         """Close the connection; must not raise."""

@@ -416,7 +416,7 @@ def _glob_problems(name: str, glob: object) -> Iterator[str]:
         if "://" in glob:
             yield f"{name}={glob!r}: must match keys, without the bucket"
         if re.search(r"\{[^}]*,[^}]*\}", glob):
-            yield f"{name}={glob!r}: braces mean nothing in globs; use several in exclude, or several watchers"
+            yield f"{name}={glob!r}: braces mean nothing in globs; use several watchers, or exclude"
         try:
             KeyFilter(glob)
         except re.error as error:
