@@ -148,9 +148,13 @@ class TellsItsCursorTooEarly(ListTrigger):
 class GivesAnotherIdInEachProcess(ListTrigger):
     """As ``hash()`` of a text would."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._salt = str(next(_COUNTER))
+
     async def read_changes(self, sweep: Sweep) -> Pages:
         async for page in super().read_changes(sweep):
-            yield Page(changes=[replace(change, version=str(id(self))) for change in page.changes])
+            yield Page(changes=[replace(change, version=self._salt) for change in page.changes])
 
 
 @fails("another_version_at_the_same_position_is_delivered_too")

@@ -90,13 +90,18 @@ class PostgresLink:
             self.generation += 1
             # Without a cache at first: prepared statements do not outlive a pooler's transaction.
             connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT, statement_cache_size=0)
-            self.in_recovery, pid = await connection.fetchrow(
-                "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.pg_backend_pid()"
-            )
-            # A pooler makes up the key that it hands to its clients.
-            self.pooled = pid != connection.get_server_pid()
+            try:
+                self.in_recovery, pid = await connection.fetchrow(
+                    "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.pg_backend_pid()"
+                )
+                # A pooler makes up the key that it hands to its clients.
+                self.pooled = pid != connection.get_server_pid()
+                if not self.pooled:
+                    await connection.close(timeout=_CONNECT_TIMEOUT)
+            except BaseException:  # a cancellation, too, must leave no connection behind
+                connection.terminate()
+                raise
             if not self.pooled:
-                await connection.close(timeout=_CONNECT_TIMEOUT)
                 connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT)
             self.connection = connection
 
