@@ -95,7 +95,11 @@ class WatchedSource(ABC):
         raise NotImplementedError
 
     async def break_down(self) -> None:
-        """Let each access fail from now on, always in the same way. Capability ``errors``."""
+        """
+        Let each access of the watcher fail from now on, always in the same way. Capability ``errors``.
+
+        The other hooks must go on working meanwhile: tests put things into a source that is broken.
+        """
         raise NotImplementedError
 
     async def mend(self) -> None:
