@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -624,6 +625,26 @@ async def test_a_low_watermark_that_a_wrong_clock_put_into_the_future_is_taken_b
             emission = await asyncio.wait_for(waiting, 5)
             assert "after the clock was set" in [each["name"] for each in emission.payload["changes"]]
     assert any("is ahead of the source's clock" in line for line in lines)
+
+
+async def test_a_low_watermark_in_the_future_is_not_taken_back_to_the_beginning(source, store, monkeypatch):
+    """As while a database's barrier has not fallen yet: all that there is would be delivered again."""
+    source.put("a", seconds_ago=7200)
+    async with Running(source, store) as running:
+        assert await running.names() == ["a"]
+        await running.rest(0.3)
+        low = (await running.stored()).low
+        assert low is not BEGINNING
+    ordinary = ThingsTrigger.get_high_watermark
+
+    async def unsettled(self):
+        return replace(await ordinary(self), bound=BEGINNING)
+
+    monkeypatch.setattr(ThingsTrigger, "get_high_watermark", unsettled)
+    source.now -= timedelta(hours=1)
+    async with Running(source, store) as running:
+        await running.rest(0.3)
+        assert (await running.stored()).low == low
 
 
 async def test_a_start_in_the_future_is_waited_for(source, store):

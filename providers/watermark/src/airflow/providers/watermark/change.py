@@ -81,12 +81,10 @@ class Window:
 
     :param high: Its upper bound, inclusive; the lower one is the low watermark, exclusive.
     :param count: How many changes it has.
-    :param more: Whether there may be more behind it.
     """
 
     high: Position
     count: int
-    more: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -346,7 +346,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             last = last + MICROSECOND  # the column is finer than a datetime
         if count == limit:  # the last row may have ties behind the limit
             count = (await database.fetch(query.count(low, last)))[0][0]
-        return Window(high=last, count=count, more=count >= limit)
+        return Window(high=last, count=count)
 
     async def read_changes(self, sweep: Sweep) -> AsyncGenerator[Page, None]:
         """Read rows in the order of (cursor, primary key), page by page."""

@@ -202,9 +202,10 @@ class Watch:
             "clock",
             ahead
             and f"the low watermark, {state.low!r}, is ahead of the source's clock, {bounds.due!r}; "
-            + ("changes are watched for from then on" if asked_for else "it was taken back"),
+            + ("changes are watched for from then on" if asked_for else "it is taken back"),
         )
-        if not ahead or asked_for or state.high is not None:
+        # Without a settled bound yet, from a barrier that still stands, there is nothing to take it back to.
+        if not ahead or asked_for or state.high is not None or bounds.bound is BEGINNING:
             return state
         return replace(state, low=bounds.bound)
 
