@@ -49,7 +49,7 @@ $(VENV)/.requirements: requirements/bootstrap.txt requirements/dev.txt
 
 # The requirements pin the build back end as well: nothing is resolved here.
 $(VENV)/.installed: $(VENV)/.requirements pyproject.toml
-	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable '.[amazon,testing]'
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable '.[amazon,google,store-sql,testing]'
 	@touch $@
 
 localstack-venv: $(LOCALSTACK_VENV)/.installed ## install LocalStack into .venv-localstack
@@ -89,7 +89,7 @@ wheel-test: venv ## build the wheel and try it in a clean environment
 
 requirements: venv ## compile the pinned requirement files (UPGRADE=1 takes the newest releases)
 	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header $(if $(UPGRADE),--upgrade) \
-	  --extra amazon --extra testing --output-file requirements/dev.txt pyproject.toml requirements/dev.in
+	  --extra amazon --extra google --extra store-sql --extra testing --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header $(if $(UPGRADE),--upgrade) \
 	  --output-file requirements/localstack.txt requirements/localstack.in
 
