@@ -361,7 +361,7 @@ async def test_the_filter_turns_payloads_into_events_and_passes_over_progress():
 
 def test_the_repr_shows_the_arguments_and_no_token_of_the_instance():
     trigger = S3PrefixTrigger(**GOOD, unknown=1)
-    expected = "S3PrefixTrigger(unknown=1, asset_name='orders', bucket_name='lake', prefix='orders/')"
+    expected = "S3PrefixTrigger(unknown=1, asset_name='orders', prefix='orders/', bucket_name='lake')"
     assert repr(trigger) == expected
     trigger.trigger_id = 7
     trigger.shared_stream_key()

@@ -24,6 +24,7 @@ from airflow.providers.watermark.exceptions import ConfigurationError, SourceErr
 from airflow.providers.watermark.position import BEGINNING
 from airflow.providers.watermark.stores.memory import MemoryStore
 from airflow.providers.watermark.triggers import s3, watching
+from airflow.providers.watermark.triggers.object_store import parse_date
 from airflow.providers.watermark.triggers.s3 import S3PrefixTrigger
 from airflow.providers.watermark.triggers.watching import Watch
 from airflow.providers.watermark.watermark import WatermarkState
@@ -506,12 +507,11 @@ async def test_without_a_date_there_is_no_clock_and_nothing_moves(stub, said):
 @pytest.mark.parametrize("text", ["", "yesterday", "Sun, 99 Mar 2026 12:00:00 GMT", "1772366400"])
 def test_a_date_that_is_none_is_an_error_of_the_source(text):
     with pytest.raises(SourceError, match="Date"):
-        s3._date({"ResponseMetadata": {"HTTPHeaders": {"date": text} if text else {}}})
+        parse_date(text, "S3")
 
 
 def test_a_date_is_read_in_utc():
-    answer = {"ResponseMetadata": {"HTTPHeaders": {"date": "Sun, 01 Mar 2026 12:00:00 GMT"}}}
-    assert s3._date(answer) == NOON
+    assert parse_date("Sun, 01 Mar 2026 12:00:00 GMT", "S3") == NOON
 
 
 # --- multipart uploads --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 _PACKAGE = "airflow.providers.watermark"
 _INTEGRATION = "Asset Watermarks"
-_NOT_WATCHERS = frozenset({"arguments", "base", "dataclass", "globs", "watching"})
+_NOT_WATCHERS = frozenset({"arguments", "base", "dataclass", "globs", "object_store", "watching"})
 
 
 def _trigger_modules() -> list[str]:

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import re
-import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote_plus
 
-from airflow.providers.watermark.change import Change, HighWatermark, Page
+from airflow.providers.watermark.change import HighWatermark
 from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
-from airflow.providers.watermark.position import format_timestamp
+from airflow.providers.watermark.objects.listing import Interest, KeyRange, ListedObject, Listing
 from airflow.providers.watermark.triggers import arguments
-from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
-from airflow.providers.watermark.triggers.globs import KeyFilter
-from airflow.providers.watermark.watermark import Sweep
+from airflow.providers.watermark.triggers.object_store import ObjectStoreTrigger, parse_date
 
 __all__ = ["S3PrefixTrigger"]
 
 STEP: Final = timedelta(seconds=1)
 """S3 lists whole seconds. Some servers list finer ones, but HTTP dates are whole seconds everywhere."""
-
-MAX_KEY_BYTES: Final = 1024
-
-MAX_CLOCK_JUMP: Final = 30.0
-"""Seconds by which S3's clock may differ from what passed here since its last answer."""
-
-_LOOK_UPS: Final = 8
 
 _ADVICE: Final[Mapping[str, str]] = {
     "NoSuchBucket": "create the bucket, or correct bucket_name or the connection's endpoint",
@@ -57,7 +45,7 @@ _NO_UPLOAD_LISTS: Final = frozenset(
 )
 
 
-class S3PrefixTrigger(BaseWatermarkTrigger):
+class S3PrefixTrigger(ObjectStoreTrigger):
     """
     Deliver each new or overwritten object under a prefix.
 
@@ -74,34 +62,25 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
 
     :param bucket_name: The bucket, without ``s3://``. Directory buckets (``--x-s3``) do not list in order
         and are refused; of access points, use the alias.
-    :param prefix: What keys begin with; empty for the whole bucket.
     :param aws_conn_id: The Airflow connection, which also holds the endpoint, role, proxies and botocore
         settings; ``None`` means boto's own search for credentials.
     :param region_name: Overrides the connection's region.
     :param verify: Overrides the connection's TLS verification: ``False``, or the path of a CA bundle.
-    :param pattern: A glob that keys must match. Without a ``/`` it is matched against the last segment of a
-        key, with one against the whole key; ``*`` does not cross ``/``, ``**`` does.
-    :param exclude: Globs that keys must not match.
     :param max_upload_age: Seconds, at least 0: multipart uploads begun longer ago are not watched for.
-    :param max_objects_per_event: The most objects in one event, at least 1.
     :param request_payer: ``"requester"`` if the caller pays.
     :param expected_bucket_owner: The account that must own the bucket.
 
-    See :class:`~airflow.providers.watermark.triggers.base.BaseWatermarkTrigger` for the others.
+    See :class:`~airflow.providers.watermark.triggers.object_store.ObjectStoreTrigger` for the others.
     """
 
     watcher_name: ClassVar[str] = "s3"
     source_fields: ClassVar[tuple[str, ...]] = ("bucket_name", "prefix", "pattern", "exclude")
 
     bucket_name: str = ""
-    prefix: str = ""
     aws_conn_id: str | None = "aws_default"
     region_name: str | None = None
     verify: bool | str | None = None
-    pattern: str | None = None
-    exclude: list[str] = dataclasses.field(default_factory=list)
     max_upload_age: float = 86400.0
-    max_objects_per_event: int = 500
     request_payer: str | None = None
     expected_bucket_owner: str | None = None
 
@@ -109,8 +88,6 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
         """Set up what is no argument."""
         super().__post_init__()
         self._client: Any = None
-        self._clock_was: datetime | None = None
-        self._clock_at = 0.0
         self._resources = AsyncExitStack()
 
     @property
@@ -119,32 +96,20 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
         return f"s3://{self.bucket_name}/{self.prefix}"
 
     @property
-    def max_changes_per_event(self) -> int:
-        """The most objects in one event."""
-        return self.max_objects_per_event
+    def where(self) -> str:
+        """Name the bucket in an error."""
+        return f"S3 bucket {self.bucket_name!r}"
 
     def problems(self) -> Iterator[str]:
         """Find what is wrong with the arguments."""
         yield from super().problems()
         yield from _bucket_problems(self.bucket_name)
-        yield from arguments.text("prefix", self.prefix, empty=True)
-        if len(str(self.prefix).encode(errors="replace")) > MAX_KEY_BYTES:
-            yield f"prefix={self.prefix!r}: must be at most {MAX_KEY_BYTES} bytes, as keys are"
-        if str(self.prefix).lower().startswith("s3://"):
-            yield f"prefix={self.prefix!r}: must be what keys begin with, without the bucket"
-        for name in ("aws_conn_id", "region_name", "pattern", "expected_bucket_owner"):
+        for name in ("aws_conn_id", "region_name", "expected_bucket_owner"):
             yield from arguments.text(name, getattr(self, name), optional=True)
         verify: object = self.verify
         if verify == "" or not isinstance(verify, bool | str | None):
             yield f"verify={self.verify!r}: must be True, False, None or the path of a CA bundle"
-        yield from arguments.flat_list("exclude", self.exclude)
-        yield from _glob_problems("pattern", self.pattern)
-        # What was stored or written may be anything, whatever the annotation says.
-        globs: object = self.exclude
-        for glob in globs if isinstance(globs, list) else ():
-            yield from _glob_problems("exclude", glob)
         yield from arguments.number("max_upload_age", self.max_upload_age)
-        yield from arguments.whole("max_objects_per_event", self.max_objects_per_event, at_least=1)
         if self.request_payer not in (None, "requester"):
             yield f"request_payer={self.request_payer!r}: must be 'requester' or None"
 
@@ -152,18 +117,12 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
 
     async def open(self) -> None:
         """Build the client from the Airflow connection."""
+        await super().open()
         try:
             from airflow.providers.amazon.aws.hooks.s3 import S3Hook
         except ImportError as error:
             msg = f"{error}; pip install 'airflow-provider-watermark[amazon]' where the triggerer runs"
             raise ConfigurationError(msg) from error
-        self.say_once(
-            "siblings",
-            bool(self.prefix)
-            and not self.prefix.endswith("/")
-            and f"the prefix {self.prefix!r} has no trailing slash, so it also matches its siblings, such as "
-            f"{self.prefix + 'x'!r}",
-        )
         hook = S3Hook(aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify)
         try:
             creator = await hook.get_async_conn()
@@ -240,11 +199,10 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
                 f"S3 does not list multipart uploads ({code}): uploads that take longer than "
                 f"late_arrival={self.late_arrival:g} s may be lost. Allow s3:ListBucketMultipartUploads",
             )
-            return await self._confirmed(await self._clock()), None
+            return await self.confirm_clock(await self.read_clock()), None
         self.say_once("uploads", False)  # noqa: FBT003
-        now = await self._confirmed(_date(first))
+        now = await self.confirm_clock(self._date(first))
         oldest = now - timedelta(seconds=self.max_upload_age)
-        wanted = self._filter()
         page: dict[str, Any] | None = first
         while page is not None:
             for upload in page.get("Uploads", ()):
@@ -252,7 +210,7 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
                 begun = upload["Initiated"].astimezone(UTC).replace(microsecond=0)
                 if begun < oldest:
                     stale += 1
-                elif wanted.wants(key):
+                elif self.wants(key):
                     late[key] = min(begun, late.get(key, begun))
             page = await anext(pages, None)
         self.say_once(
@@ -263,28 +221,12 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
         )
         return now, late
 
-    async def _clock(self) -> datetime:
+    async def read_clock(self) -> datetime:
         """Read S3's clock with a small request."""
-        return _date(await self._call("list_objects_v2", Prefix=self.prefix, MaxKeys=1))
+        return self._date(await self._call("list_objects_v2", Prefix=self.prefix, MaxKeys=1))
 
-    async def _confirmed(self, now: datetime) -> datetime:
-        """
-        Have a jump of S3's clock confirmed by another answer, which may come from another of its servers.
-
-        One server with a wrong clock would else move the watermark into the future, or hold it.
-        """
-        passed = time.monotonic() - self._clock_at
-        was = self._clock_was
-        if was is not None and abs((now - was).total_seconds() - passed) > MAX_CLOCK_JUMP:
-            second = await self._clock()
-            if abs((second - now).total_seconds()) > MAX_CLOCK_JUMP:
-                msg = (
-                    f"S3 bucket {self.bucket_name!r}: two answers tell times as far apart as {now} and "
-                    f"{second}; one of its servers, or a proxy, has a wrong clock. It is tried again"
-                )
-                raise SourceError(msg)
-        self._clock_was, self._clock_at = now, time.monotonic()
-        return now
+    def _date(self, answer: Mapping[str, Any]) -> datetime:
+        return parse_date(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), "S3")
 
     async def _upload_pages(self) -> AsyncGenerator[dict[str, Any], None]:
         """List the uploads in progress, page by page, with keys as they are."""
@@ -311,84 +253,44 @@ class S3PrefixTrigger(BaseWatermarkTrigger):
                 raise SourceError(msg)
             start = following
 
-    async def read_changes(self, sweep: Sweep) -> AsyncGenerator[Page, None]:
-        """List the prefix in key order, which is the order of the keys' UTF-8 bytes."""
-        wanted = self._filter()
-        last = sweep.cursor if isinstance(sweep.cursor, str) else ""
-        start: dict[str, str] = {"StartAfter": last} if last else {}
-        tokens: set[str] = set()
-        while True:
-            page = await self._call("list_objects_v2", Prefix=self.prefix, **start)
-            objects = page.get("Contents", [])
-            changes = []
-            for entry in objects:
-                key: str = entry["Key"]
-                if key <= last:
-                    msg = (
-                        f"S3 bucket {self.bucket_name!r}: the listing is not in key order ({key!r} comes "
-                        f"after {last!r}), so progress in it means nothing; this server cannot be watched"
-                    )
-                    raise SourceError(msg)
-                last = key
-                if (
-                    sweep.concerns(key, entry["LastModified"])
-                    and wanted.wants(key)
-                    and not (key.endswith("/") and not entry["Size"])
-                ):
-                    changes.append(_change(entry))
-            yield Page(changes=changes, cursor=last or None)
-            if not page.get("IsTruncated"):
-                return
-            token = page.get("NextContinuationToken")
-            if not token or token in tokens:
-                what = "ends without a token though it is truncated" if not token else "goes in a circle"
-                msg = (
-                    f"S3 bucket {self.bucket_name!r}: the listing {what} (after {last!r}); it is tried again"
-                )
-                raise SourceError(msg)
-            tokens.add(token)
-            start = {"ContinuationToken": token}
+    async def list_page(
+        self,
+        keys: KeyRange,
+        interest: Interest,  # noqa: ARG002
+        *,
+        token: str | None = None,
+        limit: int | None = None,
+    ) -> Listing:
+        """List a page, sending one request."""
+        asked: dict[str, Any] = {"Prefix": keys.prefix}
+        if token is not None:
+            asked["ContinuationToken"] = token
+        elif keys.after:
+            asked["StartAfter"] = keys.after
+        if limit is not None:
+            asked["MaxKeys"] = limit
+        answer = await self._call("list_objects_v2", **asked)
+        found = [_listed(entry) for entry in answer.get("Contents", ())]
+        return Listing(
+            objects=found,
+            first=found[0].key if found else None,
+            last=found[-1].key if found else None,
+            count=len(found),
+            token=answer.get("NextContinuationToken", "") if answer.get("IsTruncated") else None,
+        )
 
-    async def find_changes(self, identities: list[str]) -> Mapping[str, Change]:
-        """Look up single keys in listings: HEAD may show another precision of the time."""
-        gate = asyncio.Semaphore(_LOOK_UPS)
-
-        async def look_up(key: str) -> list[dict[str, Any]]:
-            async with gate:
-                page = await self._call("list_objects_v2", Prefix=key, MaxKeys=1)
-            return [entry for entry in page.get("Contents", ()) if entry["Key"] == key]
-
-        found = await asyncio.gather(*map(look_up, identities))
-        return {entry["Key"]: _change(entry) for entries in found for entry in entries}
-
-    def _filter(self) -> KeyFilter:
-        return KeyFilter(self.pattern, self.exclude)
+    def describe(self, found: ListedObject) -> dict[str, Any]:
+        """Give the etag."""
+        return {"etag": found.version}
 
 
-def _change(entry: Mapping[str, Any]) -> Change:
-    etag = entry.get("ETag", "").strip('"')
-    modified = entry["LastModified"].astimezone(UTC)
-    return Change(
-        identity=entry["Key"],
-        version=etag,
-        position=modified,
-        detail={
-            "key": entry["Key"],
-            "size": entry["Size"],
-            "etag": etag,
-            "last_modified": format_timestamp(modified),
-        },
+def _listed(entry: Mapping[str, Any]) -> ListedObject:
+    return ListedObject(
+        key=entry["Key"],
+        modified=entry["LastModified"].astimezone(UTC),
+        size=entry["Size"],
+        version=entry.get("ETag", "").strip('"'),
     )
-
-
-def _date(answer: Mapping[str, Any]) -> datetime:
-    """Read the server's clock; ours is never asked."""
-    text = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
-    try:
-        return parsedate_to_datetime(text).astimezone(UTC)
-    except ValueError as error:
-        msg = f"S3 answered without a usable Date header ({text!r}), so there is no clock to go by"
-        raise SourceError(msg) from error
 
 
 def _error_code(error: BaseException | None) -> str:
@@ -409,18 +311,6 @@ def _bucket_problems(bucket: object) -> Iterator[str]:
         yield f"{shown}: directory buckets do not list in key order and cannot be watched"
     elif not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]", bucket):
         yield f"{shown}: must be a bucket's name: 3 to 255 letters, digits, dots, hyphens or underscores"
-
-
-def _glob_problems(name: str, glob: object) -> Iterator[str]:
-    if isinstance(glob, str):
-        if "://" in glob:
-            yield f"{name}={glob!r}: must match keys, without the bucket"
-        if re.search(r"\{[^}]*,[^}]*\}", glob):
-            yield f"{name}={glob!r}: braces mean nothing in globs; use several watchers, or exclude"
-        try:
-            KeyFilter(glob)
-        except re.error as error:
-            yield f"{name}={glob!r}: is no valid glob ({error})"
 
 
 async def _parse_off_loop(

@@ -1,0 +1,1 @@
+"""How a prefix of an object store is listed, whatever the store."""
