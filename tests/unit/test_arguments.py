@@ -371,7 +371,7 @@ def test_the_repr_shows_the_arguments_and_no_token_of_the_instance():
 
 def test_the_repr_of_bad_arguments_does_not_raise():
     assert (
-        repr(S3PrefixTrigger(bucket_name=None, exclude=5)) == "S3PrefixTrigger(bucket_name=None, exclude=5)"
+        repr(S3PrefixTrigger(bucket_name=None, exclude=5)) == "S3PrefixTrigger(exclude=5, bucket_name=None)"
     )
 
 
