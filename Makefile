@@ -4,16 +4,31 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 LOCALSTACK_VENV := .venv-localstack
+BENCH_VENV := .venv-bench
 UV := $(BIN)/uv
 BUILD := build
 
 # Options of single commands: make test TESTS="tests/unit -k paging", make demo KEEP=1, make crash-test ROUNDS=100,
-# make requirements UPGRADE=1
+# make version-test AIRFLOW=3.0.6, make requirements UPGRADE=1, make bench QUICK=1, make bench OBJECTS=200000 REPEATS=5 ONLY="few every" OUT=build/mine
 TESTS ?= tests
 WORKERS ?= 2
 KEEP ?=
 ROUNDS ?=
+AIRFLOW ?= 3.0.6
 UPGRADE ?=
+QUICK ?=
+OBJECTS ?=
+REPEATS ?=
+ONLY ?=
+# What is measured at full size is kept in the repository.
+OUT ?= $(if $(QUICK)$(OBJECTS)$(REPEATS)$(ONLY),$(BUILD)/benchmarks,benchmarks)
+
+# Older Airflow releases that are tested, each with the newest of everything as of a day soon after its own: what
+# came later may not get on with it. The newest release is the one in the main environment.
+OLD_AIRFLOWS := 3.0.6@2025-09-05 3.1.8@2026-03-20 3.2.2@2026-06-01
+AIRFLOW_VENV = .venv-airflow-$(AIRFLOW)
+# What depends on Airflow's release most.
+VERSION_TESTS := tests/versions $(patsubst %,tests/unit/test_%.py,arguments assets delivery presuming stores watching)
 
 SOURCES := $(wildcard .ci benchmarks devtools example_dags providers tests)
 
@@ -24,7 +39,7 @@ export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv localstack-venv test demo crash-test lint format wheel-test requirements clean
+.PHONY: help venv localstack-venv test demo crash-test version-test bench bench-venv lint format wheel-test requirements clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +84,31 @@ demo: venv ## show the main job in a real Airflow (KEEP=1 leaves it running)
 crash-test: venv ## kill, stop and pause a real triggerer, and count (ROUNDS=n for a longer run)
 	@$(BIN)/python -m devtools.crash_test $(if $(ROUNDS),--rounds $(ROUNDS))
 
+.venv-airflow-%/.installed: requirements/airflow-%.txt pyproject.toml $(VENV)/.requirements
+	@echo "Installing Airflow $* into $(@D) ..."
+	@$(BIN)/python -m venv --clear --without-pip $(@D)
+	@$(UV) pip install --quiet --python $(@D)/bin/python --requirement $<
+	@$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Airflow's own warnings are none of ours.
+version-test: venv .venv-airflow-$(AIRFLOW)/.installed ## test an older Airflow, through kills (AIRFLOW=3.0.6, 3.1.8 or 3.2.2)
+	$(AIRFLOW_VENV)/bin/python -m pytest --override-ini filterwarnings=default -p no:cacheprovider $(VERSION_TESTS)
+	@$(BIN)/python -m devtools.version_test $(AIRFLOW_VENV)/bin/python
+
+bench-venv: venv $(BENCH_VENV)/.installed ## install what `make bench` compares with into .venv-bench
+
+# What cannot be installed is named in the report: the rest is measured all the same.
+$(BENCH_VENV)/.installed: requirements/bench.txt $(VENV)/.requirements
+	@echo "Installing other tools to compare with into $(BENCH_VENV) ..."
+	@$(BIN)/python -m venv --clear --without-pip $(BENCH_VENV)
+	@if $(UV) pip install --quiet --python $(BENCH_VENV)/bin/python --requirement requirements/bench.txt; then touch $@; \
+	  else echo "make: not all could be installed; the report will name what is missing" >&2; fi
+
+bench: venv bench-venv ## compare listings with other tools, in half an hour (QUICK=1 in minutes)
+	@$(BIN)/python -m benchmarks.objects --peers-python $(BENCH_VENV)/bin/python --out $(OUT) $(if $(QUICK),--quick) \
+	  $(if $(OBJECTS),--objects $(OBJECTS)) $(if $(REPEATS),--repeats $(REPEATS)) $(if $(ONLY),--only $(ONLY))
+
 lint: venv ## check style, types and layers
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
@@ -92,8 +132,16 @@ requirements: venv ## compile the pinned requirement files (UPGRADE=1 takes the 
 	  --extra amazon --extra google --extra store-sql --extra testing --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header $(if $(UPGRADE),--upgrade) \
 	  --output-file requirements/localstack.txt requirements/localstack.in
+	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header $(if $(UPGRADE),--upgrade) \
+	  --output-file requirements/bench.txt requirements/bench.in
+	for release in $(OLD_AIRFLOWS); do \
+	  echo "apache-airflow==$${release%@*}" | \
+	  $(UV) pip compile --quiet --python-version 3.11 --no-header $(if $(UPGRADE),--upgrade) \
+	    --exclude-newer "$${release#*@}" --extra amazon --extra testing \
+	    --output-file "requirements/airflow-$${release%@*}.txt" pyproject.toml requirements/versions.in - || exit 1; \
+	done
 
 clean: ## remove what make has made
-	rm -rf $(VENV) $(LOCALSTACK_VENV) $(BUILD) $(BUILD).log .airflow-home .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf $(VENV) $(LOCALSTACK_VENV) $(BENCH_VENV) .venv-airflow-* $(BUILD) $(BUILD).log .airflow-home .hypothesis .mypy_cache .pytest_cache .ruff_cache \
 	  .import_linter_cache
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
-import importlib.metadata
 import os
 import secrets
 import shutil
 import signal
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import time
@@ -50,6 +50,8 @@ class AirflowHome:
     :param dags_folder: where the Dag files are
     :param connections: Airflow connections (URI or JSON) by connection id
     :param environment: of all components, besides our own; it wins over the settings made here
+    :param python: the interpreter of the environment in which Airflow is installed
+    :ivar environment: of all components: that of a command beside them, too
     """
 
     def __init__(
@@ -59,21 +61,23 @@ class AirflowHome:
         dags_folder: Path,
         connections: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
+        python: str | Path = sys.executable,
     ) -> None:
         self.path = path.resolve()
         self.metadata = AirflowMetadata(self.path / "airflow.db")
         self.url = f"http://127.0.0.1:{free_port()}"
-        self._environment = {
+        self.environment = {
             **_inherited_environment(),
             **_settings(self.path, self.url, dags_folder.resolve()),
             **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in (connections or {}).items()},
             **(environment or {}),
         }
+        self._python = python
         self._processes: dict[Component, GuardedProcess] = {}
 
     def __enter__(self) -> Self:
         self.path.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(_migrated_database(self._environment), self.metadata.path)
+        shutil.copyfile(_migrated_database(self._python, self.environment), self.metadata.path)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,10 +89,10 @@ class AirflowHome:
             if component in self._processes:
                 raise AirflowHomeError(f"{component} runs already")
             self._processes[component] = GuardedProcess(
-                _airflow(component),
+                _airflow(self._python, component),
                 log=self.path / f"{component}.log",
                 cwd=self.path,
-                env=self._environment,
+                env=self.environment,
             )
 
     def stop(
@@ -163,8 +167,13 @@ class AirflowHome:
         return "\n".join(parts)
 
 
-def _airflow(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "airflow", *arguments]
+def _airflow(python: str | Path, *arguments: str) -> list[str]:
+    return [str(python), "-m", "airflow", *arguments]
+
+
+def _airflow_version(python: str | Path) -> str:
+    script = "import importlib.metadata; print(importlib.metadata.version('apache-airflow-core'))"
+    return subprocess.run([python, "-c", script], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _inherited_environment() -> dict[str, str]:
@@ -202,25 +211,27 @@ def _settings(home: Path, url: str, dags_folder: Path) -> dict[str, str]:
     return {"AIRFLOW_HOME": str(home), **{f"AIRFLOW__{name}": value for name, value in settings.items()}}
 
 
-def _migrated_database(environment: Mapping[str, str]) -> Path:
+def _migrated_database(python: str | Path, environment: Mapping[str, str]) -> Path:
     """Return an empty database with all tables, kept between runs: to make one takes 5 to 25 seconds.
 
     :raises AirflowHomeError: the migration failed; the message is what it printed
     """
     cache = Path(tempfile.gettempdir(), f"airflow-provider-watermark-{os.getuid()}")
     cache.mkdir(mode=0o700, exist_ok=True)
-    template = cache / f"airflow-{importlib.metadata.version('apache-airflow-core')}.db"
+    template = cache / f"airflow-{_airflow_version(python)}.db"
     with _locked(cache / "lock"):
         if not template.exists():
             with tempfile.TemporaryDirectory(dir=cache) as work:
-                _migrate(Path(work), environment).replace(template)
+                _migrate(python, Path(work), environment).replace(template)
     return template
 
 
-def _migrate(home: Path, environment: Mapping[str, str]) -> Path:
+def _migrate(python: str | Path, home: Path, environment: Mapping[str, str]) -> Path:
     database, log = home / "airflow.db", home / "migrate.log"
     overrides = {"AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}"}
-    process = GuardedProcess(_airflow("db", "migrate"), log=log, cwd=home, env={**environment, **overrides})
+    process = GuardedProcess(
+        _airflow(python, "db", "migrate"), log=log, cwd=home, env={**environment, **overrides}
+    )
     try:
         status = process.wait()
     finally:

@@ -128,8 +128,10 @@ class AirflowMetadata:
 
     def watching_triggers(self, asset: str) -> list[int]:
         """Return the ids of the triggers that watch an asset; a Dag's are gone soon after it is paused."""
-        query = """SELECT watcher.trigger_id FROM asset_watcher AS watcher
-                   JOIN asset ON asset.id = watcher.asset_id WHERE asset.name = ?"""
+        tables = self.rows("SELECT name FROM sqlite_master WHERE name = 'asset_watcher'")
+        table = "asset_watcher" if tables else "asset_trigger"  # below Airflow 3.2
+        query = f"""SELECT watcher.trigger_id FROM {table} AS watcher
+                    JOIN asset ON asset.id = watcher.asset_id WHERE asset.name = ?"""  # noqa: S608
         return [number for (number,) in self.rows(query, asset)]
 
     def variable_names(self, prefix: str = "") -> list[str]:

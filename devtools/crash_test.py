@@ -1,8 +1,10 @@
-"""``make crash-test``: objects land steadily while the watcher is interrupted again and again.
+"""``make crash-test``: objects land, and rows are committed, while their watchers are interrupted.
 
-A real Dag processor and triggerer, a real S3 server. At random times, which a seed fixes, the triggerer is
-killed with SIGKILL, stopped with SIGTERM, or the Dag is paused for a while. In the end whatever landed must
-be in an asset event, and what was delivered twice must have been delivered shortly before an interruption.
+A real Dag processor and triggerer, a real S3 server, a real Postgres; three watchers: of objects, of rows,
+and of windows of the same rows. At random times, which a seed fixes, the triggerer is killed with SIGKILL,
+stopped with SIGTERM, or the Dags are paused for a while. In the end whatever landed must be in an asset
+event; the last version of each row, too, and in a window. What was delivered twice must have been delivered
+shortly before an interruption, and come again with the same id: a window as the very same window.
 """
 
 from __future__ import annotations
@@ -20,16 +22,23 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from devtools.airflow_home import AirflowHome, AirflowHomeError
+from devtools.databases import postgres
 from devtools.dropper import Dropper
 from devtools.ledger import Interruption, Ledger, Repeat, listed, table
+from devtools.postgres_stress import Writers, create_table
+from devtools.row_deliveries import DeliveredRows, DeliveredWindows
+from devtools.row_ledger import Version
 from devtools.s3_servers import ServerStartError, ministack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from devtools.airflow_metadata import AssetEvent
+    from devtools.databases import Postgres
+    from devtools.row_ledger import Committed
     from devtools.s3_servers import S3Server
 
 Kind = Literal["SIGKILL", "SIGTERM", "pause"]
@@ -45,6 +54,20 @@ trigger = S3PrefixTrigger(bucket_name="{BUCKET}", prefix="in/", poll_interval=1,
 with DAG("{ASSET}", schedule=watch("{ASSET}", trigger)):
     pass
 """
+ROWS_DAG = """
+from airflow.providers.watermark import watch
+from airflow.providers.watermark.triggers.sql import SQLUpdatedAtTrigger
+from airflow.sdk import DAG
+
+trigger = SQLUpdatedAtTrigger(conn_id="pg", table="events", poll_interval=1, late_arrival=1, {arguments})
+with DAG("{asset}", schedule=watch("{asset}", trigger)):
+    pass
+"""
+ROWS_DAGS = {
+    "rows": "payload='rows', primary_key='id', columns=['version', 'payload']",
+    # So few that the backlog after an interruption may be more than one window.
+    "windows": "max_rows_per_event=1000, commit_delay=1",
+}
 SETTINGS = {
     # A pause takes effect when the file is next parsed.
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "1",
@@ -77,6 +100,8 @@ class Report:
     events: int
     repeats: tuple[Repeat, ...]
     faults: Mapping[str, list[str]]
+    rows: tuple[str, ...] = ()
+    rows_passed: bool = True
 
     @property
     def lost(self) -> list[str]:
@@ -86,7 +111,7 @@ class Report:
     @property
     def passed(self) -> bool:
         """Whether nothing was lost, and no repeat was without cause."""
-        return not self.faults
+        return not self.faults and self.rows_passed
 
     def __str__(self) -> str:
         """Return the table for the end of the test."""
@@ -102,34 +127,51 @@ class Report:
             ("delivered again", len(self.repeats), age),
             *((fault, len(keys), listed(keys)) for fault, keys in self.faults.items() if fault != "lost"),
         ]
-        return "\n".join([table(rows), *(f"  lost: {key}" for key in self.lost)])
+        return "\n".join([table(rows), *(f"  lost: {key}" for key in self.lost), *self.rows])
+
+
+class Deliveries(Protocol):
+    """Where deliveries are written down."""
+
+    @property
+    def lost(self) -> Sequence[object]:
+        """What has not been delivered yet."""
+
+    def record(self, events: Iterable[AssetEvent]) -> None:
+        """Write down what further events carried."""
 
 
 class Watcher:
-    """The watcher of our Dag, in a real Airflow: interrupts it, and reads what it delivers.
+    """The watchers of our Dags, in a real Airflow: interrupts them, and reads what they deliver.
 
-    :param airflow: with our Dag
-    :param ledger: where deliveries are written down
+    :param airflow: with our Dags
+    :param ledger: where deliveries of objects are written down
+    :param others: where those of other assets are, by the asset's name, which is that of its Dag too
     """
 
-    def __init__(self, airflow: AirflowHome, ledger: Ledger) -> None:
+    def __init__(
+        self, airflow: AirflowHome, ledger: Ledger, others: Mapping[str, Deliveries] | None = None
+    ) -> None:
         self._airflow = airflow
-        self._ledger = ledger
-        self._last_event = 0
+        self._ledgers: dict[str, Deliveries] = {ASSET: ledger, **(others or {})}
+        self._last_event = dict.fromkeys(self._ledgers, 0)
         self.interruptions: list[Interruption] = []
 
     def start(self) -> None:
-        """Start, and wait until the first watermark is stored."""
+        """Start, and wait until the first watermarks are stored."""
         self._airflow.start("dag-processor", "triggerer")
         names = self._airflow.metadata.variable_names
-        self._airflow.wait_until("watermark", lambda: names("watermark:"), timeout=180)
+        self._airflow.wait_until(
+            "watermarks", lambda: len(names("watermark:")) >= len(self._ledgers), timeout=180
+        )
 
     def interrupt(self, kind: Kind, seconds: float) -> None:
-        """End the watcher for a while."""
+        """End the watchers for a while."""
         began = datetime.now(UTC)
         if kind == "pause":
-            self._airflow.pause_dag(ASSET)
-            self._airflow.wait_until("end of the watcher", lambda: not self._is_scheduled())
+            for asset in self._ledgers:
+                self._airflow.pause_dag(asset)
+            self._airflow.wait_until("end of the watchers", lambda: not any(self._are_scheduled()))
             ended = datetime.now(UTC) + CANCELLED_WITHIN
         else:
             self._airflow.stop("triggerer", signal.Signals[kind])
@@ -137,30 +179,35 @@ class Watcher:
         self.interruptions.append(Interruption(kind, began, ended))
         time.sleep(seconds)
         if kind == "pause":
-            self._airflow.unpause_dag(ASSET)
-            self._airflow.wait_until("return of the watcher", self._is_scheduled)
+            for asset in self._ledgers:
+                self._airflow.unpause_dag(asset)
+            self._airflow.wait_until("return of the watchers", lambda: all(self._are_scheduled()))
         else:
             self._airflow.start("triggerer")
 
-    def _is_scheduled(self) -> bool:
-        return bool(self._airflow.metadata.watching_triggers(ASSET))
+    def _are_scheduled(self) -> list[bool]:
+        return [bool(self._airflow.metadata.watching_triggers(asset)) for asset in self._ledgers]
 
     def collect(self) -> bool:
         """Write down what was delivered since the last call; return whether anything was."""
-        events = self._airflow.metadata.asset_events(ASSET, after=self._last_event)
-        self._ledger.record(events)
-        self._last_event = max((event.id for event in events), default=self._last_event)
-        return bool(events)
+        news = False
+        for asset, ledger in self._ledgers.items():
+            events = self._airflow.metadata.asset_events(asset, after=self._last_event[asset])
+            ledger.record(events)
+            if events:
+                self._last_event[asset] = max(event.id for event in events)
+                news = True
+        return news
 
     def wait_for_news(self) -> None:
         """Wait until something is delivered after this call."""
         self.collect()
-        self._airflow.wait_until("event", self.collect)
+        self._airflow.wait_until("event", self.collect, timeout=300)
 
-    def wait_for_all(self, timeout: float = 90) -> None:
+    def wait_for_all(self, timeout: float = 120) -> None:
         """Wait until nothing is missing, or until that has taken too long: the ledger will tell."""
         deadline = time.monotonic() + timeout
-        while self._ledger.lost and time.monotonic() < deadline:
+        while any(ledger.lost for ledger in self._ledgers.values()) and time.monotonic() < deadline:
             self._airflow.check()
             time.sleep(0.5)
             self.collect()
@@ -194,17 +241,27 @@ def _test(home: Path, rounds: int, seed: int) -> Report:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(ministack())
         server.client().create_bucket(Bucket=BUCKET)
-        airflow = stack.enter_context(_airflow(home, server))
+        database = stack.enter_context(postgres())
+        create_table(database)
+        airflow = stack.enter_context(_airflow(home, server, database))
         ledger = Ledger(server.client(), BUCKET)
-        watcher = Watcher(airflow, ledger)
+        rows, windows = DeliveredRows(), DeliveredWindows()
+        watcher = Watcher(airflow, ledger, {"rows": rows, "windows": windows})
         watcher.start()
-        say("the watcher is live")
-        with Dropper(ledger, seed) as dropper:
+        say("the watchers are live")
+        with Dropper(ledger, seed) as dropper, Writers(database, writers=2, seed=seed) as writers:
             _interrupt_again_and_again(watcher, ledger, rounds, random.Random(seed), say)
         dropper.check()
+        writers.check()
+        rows.committed = windows.committed = writers.committed
         say("nothing lands any more; waiting for the last deliveries")
         watcher.wait_for_all()
-        _restart_at_rest(airflow, ledger, watcher, say)
+        time.sleep(COMMITTED_AFTER)
+        say("a last restart, with everything committed: nothing may come again")
+        airflow.restart("triggerer", signal.SIGKILL)  # told to no ledger: no excuse for a repeat
+        ledger.put("in/last.csv", b"last")
+        _insert_last(database, writers.committed)
+        watcher.wait_for_all()
     return Report(
         seed=seed,
         seconds=time.monotonic() - began,
@@ -215,17 +272,24 @@ def _test(home: Path, rounds: int, seed: int) -> Report:
         events=ledger.events,
         repeats=tuple(ledger.repeats(watcher.interruptions)),
         faults=ledger.faults(watcher.interruptions),
+        rows=(rows.report(watcher.interruptions), windows.report(watcher.interruptions)),
+        rows_passed=not rows.faults(watcher.interruptions) and not windows.faults(watcher.interruptions),
     )
 
 
-def _airflow(home: Path, server: S3Server) -> AirflowHome:
+def _airflow(home: Path, server: S3Server, database: Postgres) -> AirflowHome:
     dags = home / "dags"
     dags.mkdir()
     (dags / "watched.py").write_text(DAG)
+    for asset, arguments in ROWS_DAGS.items():
+        (dags / f"{asset}.py").write_text(ROWS_DAG.format(asset=asset, arguments=arguments))
     return AirflowHome(
         home / "airflow",
         dags_folder=dags,
-        connections={"aws_default": server.airflow_connection_json()},
+        connections={
+            "aws_default": server.airflow_connection_json(),
+            "pg": database.airflow_connection_json(),
+        },
         environment=SETTINGS,
     )
 
@@ -243,15 +307,11 @@ def _interrupt_again_and_again(
             watcher.wait_for_news()
 
 
-def _restart_at_rest(
-    airflow: AirflowHome, ledger: Ledger, watcher: Watcher, say: Callable[[str], None]
-) -> None:
-    """Restart when all is committed: no excuse for a repeat, so the ledger is told of no interruption."""
-    time.sleep(COMMITTED_AFTER)
-    say("a last restart, with everything committed: nothing may come again")
-    airflow.restart("triggerer", signal.SIGKILL)
-    ledger.put("in/last.csv", b"last")
-    watcher.wait_for_all()
+def _insert_last(database: Postgres, committed: Committed) -> None:
+    sent = time.monotonic()
+    statement = "insert into events (stamp, payload) values ('now', 'last') returning id, version, updated_at"
+    ((row, number, stamp),) = database.execute(statement)
+    committed.versions.append(Version(row, number, stamp, sent, time.monotonic()))
 
 
 def main() -> int:

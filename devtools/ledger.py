@@ -54,7 +54,31 @@ class Repeat(NamedTuple):
     age: float | None
 
 
-class Ledger:
+class Deliveries:
+    """When what was delivered, each time it was.
+
+    :ivar appearances: when each change, or window, was delivered, by its id
+    :ivar events: how many events were written down
+    """
+
+    def __init__(self) -> None:
+        self.appearances: dict[str, list[datetime]] = defaultdict(list)
+        self.events = 0
+
+    def repeats(self, interruptions: Sequence[Interruption]) -> list[Repeat]:
+        """Return every delivery of something that had been delivered before, in no particular order."""
+        pairs = (
+            (change, *pair) for change, times in self.appearances.items() for pair in pairwise(sorted(times))
+        )
+        return [Repeat(change, again, _age(first, again, interruptions)) for change, first, again in pairs]
+
+    def without_cause(self, interruptions: Sequence[Interruption]) -> set[str]:
+        """Return the ids of what came again without an interruption that explains it."""
+        repeats = self.repeats(interruptions)
+        return {each.id for each in repeats if each.age is None or each.age > UNCOMMITTED_AT_MOST}
+
+
+class Ledger(Deliveries):
     """Writes objects, reads events, and compares.
 
     :param client: of S3
@@ -62,13 +86,12 @@ class Ledger:
     """
 
     def __init__(self, client: Any, bucket: str) -> None:
+        super().__init__()
         self._client = client
         self._bucket = bucket
         self._current: dict[str, Version] = {}
         self._ids: dict[Version, set[str]] = defaultdict(set)
         self.landed: list[Version] = []
-        self.appearances: dict[str, list[datetime]] = defaultdict(list)
-        self.events = 0
 
     def put(self, key: str, body: bytes) -> Version:
         """Put an object, and write down that it landed."""
@@ -111,20 +134,9 @@ class Ledger:
         """The missing versions that were overwritten: those may never have been read."""
         return [each for each in self.missing if self._current[each.key] != each]
 
-    def repeats(self, interruptions: Sequence[Interruption]) -> list[Repeat]:
-        """Return every delivery of something that had been delivered before, in no particular order."""
-        pairs = (
-            (change, *pair) for change, times in self.appearances.items() for pair in pairwise(sorted(times))
-        )
-        return [Repeat(change, again, _age(first, again, interruptions)) for change, first, again in pairs]
-
     def faults(self, interruptions: Sequence[Interruption]) -> dict[str, list[str]]:
         """Return the keys of all that should not be, by what is wrong with them; empty if nothing is."""
-        odd = {
-            each.id
-            for each in self.repeats(interruptions)
-            if each.age is None or each.age > UNCOMMITTED_AT_MOST
-        }
+        odd = self.without_cause(interruptions)
         found = {
             "lost": [each.key for each in self.lost],
             "repeated without cause": [each.key for each, ids in self._ids.items() if ids & odd],

@@ -130,6 +130,42 @@ async def stress(
         stop.set()
 
 
+class Writers(threading.Thread):
+    """The same writers in a thread, until they are told that it is enough: a context manager.
+
+    :ivar committed: what they committed, once they have ended
+    """
+
+    def __init__(self, database: Postgres, writers: int = 4, seed: int = 0, *, table: str = "events") -> None:
+        super().__init__(name="writers", daemon=True)
+        self.committed = Committed()
+        self._enough = threading.Event()
+        self._run = _Run(database.uri, table, DEFAULT_HABITS, self._enough)
+        self._writers = writers
+        self._seed = seed
+        self._error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self.join()
+
+    def run(self) -> None:
+        """Write until told that it is enough; transactions under way are finished."""
+        try:
+            self.committed = asyncio.run(self._run.write(math.inf, self._writers, self._seed))
+        except Exception as error:  # noqa: BLE001 - it is raised again where it is noticed
+            self._error = error
+
+    def check(self) -> None:
+        """Raise what ended the thread, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+
 class NaivePoller:
     """The watcher that everybody writes first: ``updated_at > the largest seen``.
 

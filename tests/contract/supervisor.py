@@ -36,18 +36,21 @@ class Supervisor:
         from airflow.jobs.triggerer_job_runner import TriggerCommsDecoder
         from airflow.sdk.execution_time import task_runner
 
-        before = vars(task_runner).get("SUPERVISOR_COMMS")
         wire = self._wire.dup()
         reader, writer = await asyncio.open_connection(sock=wire)
         decoder = TriggerCommsDecoder(socket=wire, async_writer=writer, async_reader=reader)
-        await decoder.start_reader()
+        reader_task = None
+        if hasattr(decoder, "start_reader"):  # Airflow 3.2
+            await decoder.start_reader()
+            reader_task = decoder._reader_task
         task_runner.SUPERVISOR_COMMS = decoder
         try:
             yield
         finally:
-            task_runner.SUPERVISOR_COMMS = before
-            decoder._reader_task.cancel()
-            await asyncio.gather(decoder._reader_task, return_exceptions=True)
+            del task_runner.SUPERVISOR_COMMS
+            if reader_task is not None:
+                reader_task.cancel()
+                await asyncio.gather(reader_task, return_exceptions=True)
             writer.transport.abort()
 
     def execute(self, statement: str, *parameters: Any) -> list[Any]:
@@ -94,18 +97,23 @@ def main(wire: socket.socket) -> None:
     """Serve until the other end hangs up."""
     import uuid
 
+    import attrs
     import psutil
     import structlog
 
     import airflow.models
     from airflow import settings
+    from airflow.jobs.job import Job
     from airflow.jobs.triggerer_job_runner import TriggerRunnerSupervisor
     from airflow.models.base import Base
     from airflow.sdk.execution_time.supervisor import length_prefixed_frame_reader
 
     airflow.models.import_all_models()
-    Base.metadata.create_all(settings.get_engine())
+    get_engine = getattr(settings, "get_engine", None)  # Airflow 3.1
+    Base.metadata.create_all(get_engine() if get_engine is not None else settings.engine)
+    names = {field.name for field in attrs.fields(TriggerRunnerSupervisor)}
     served = TriggerRunnerSupervisor(
+        **({"job": Job()} if "job" in names else {}),  # below Airflow 3.3
         id=uuid.uuid4(),
         pid=os.getpid(),
         stdin=wire,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import os
 import time
@@ -16,6 +17,7 @@ from devtools.s3_servers import S3Server
 from devtools.s3_stub import StubS3
 
 BUCKET = "lake"
+SECRET_KEY = "wJalrXUtnFEMI-never-to-be-told"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -54,10 +56,14 @@ class WatchedStub(WatchedBucket):
     """The stub, with its clock in our hands."""
 
     def __init__(self, stub: StubS3) -> None:
-        super().__init__(stub.server)
+        super().__init__(dataclasses.replace(stub.server, secret_key=SECRET_KEY))
         self.stub = stub
         self.time = NOON
         stub.clock = lambda: self.time.timestamp()  # noqa: PLW0108 - the time of then, not of now
+
+    @property
+    def secrets(self) -> list[str]:
+        return [SECRET_KEY]
 
     async def put(self, *names: str, ago: float = 0.0, version: int = 1) -> None:
         for name in names:

@@ -217,6 +217,13 @@ class Running:
         assert text in error, error
         return error
 
+    async def stored(self, condition: Callable[[WatermarkState], Any]) -> None:
+        """Wait until something is true of the stored state."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition(state := await self.state()):
+            assert time.monotonic() < deadline, state
+            await asyncio.sleep(0.05)
+
     async def state(self) -> WatermarkState:
         """Read the stored state."""
         wire = await self.store.load(self.trigger.key)

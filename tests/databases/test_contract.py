@@ -1,8 +1,7 @@
 """
-The SQL watcher keeps the contract of all watchers, on Postgres, MariaDB and SQLite, in keys and rows mode.
+The SQL watcher keeps the contracts of all watchers, on Postgres, MariaDB and SQLite.
 
-The two modes differ in how a row is told and read: the parts about delivery are enough for the second. (The
-contract is about changes; windows have their own tests.)
+Keys and rows differ in how a row is told and read: the parts about delivery are enough for the second.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ import os
 import pytest
 import pytest_asyncio
 
-from airflow.providers.watermark.testing import WatcherContract
+from airflow.providers.watermark.testing import WatcherContract, WindowContract
 from airflow.providers.watermark.testing.watching.delivering import DeliveringContract, LimitsContract
+from airflow.providers.watermark.testing.watching.windows import WindowsContract
 from tests.databases.running import connection
 from tests.databases.watched_tables import (
     WatchedMariaDB,
@@ -38,6 +38,10 @@ class TestKeysOnPostgres(OnPostgres, WatcherContract):
     payload = "keys"
 
 
+class TestWindowsOnPostgres(OnPostgres, WindowContract):
+    payload = "window"
+
+
 class TestRowsOnPostgres(OnPostgres, DeliveringContract, LimitsContract):
     payload = "rows"
 
@@ -57,8 +61,21 @@ class TestKeysOnMariaDB(OnMariaDB, WatcherContract):
     payload = "keys"
 
 
+class TestWindowsOnMariaDB(OnMariaDB, WindowContract):
+    payload = "window"
+
+
 class TestRowsOnMariaDB(OnMariaDB, DeliveringContract):
     payload = "rows"
+
+
+class TestWindowsOfWholeSecondsOnMariaDB(WindowsContract):
+    @pytest.fixture
+    def source(self, running_mariadb):
+        with connection(running_mariadb) as conn_id:
+            source = WatchedMariaDBSeconds(running_mariadb, conn_id, "window")
+            yield source
+            source.close()
 
 
 class TestWholeSecondsOnMariaDB(DeliveringContract):
@@ -82,6 +99,10 @@ class OnSQLite:
 
 class TestKeysOnSQLite(OnSQLite, WatcherContract):
     payload = "keys"
+
+
+class TestWindowsOnSQLite(OnSQLite, WindowContract):
+    payload = "window"
 
 
 class TestRowsOnSQLite(OnSQLite, DeliveringContract):

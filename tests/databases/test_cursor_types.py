@@ -163,12 +163,52 @@ class TestTimes:
         async with running(conn_id) as watcher:
             await watcher.until(lambda watcher: watcher.rows == 2)
 
-    async def test_before_christ_that_must_be_read_are_a_clear_error(self, server, conn_id):
-        server.execute("insert into events values (1, '0044-03-15 BC'), (2, now())")
-        async with running(conn_id, payload="keys") as watcher:
-            await watcher.error("before the year 1")
-            server.execute("delete from events where id = 1")
+    async def test_before_christ_alone_are_in_a_window_that_holds_them_all(self, server, conn_id):
+        server.execute("insert into events values (1, '0044-03-15 BC'), (2, '-infinity')")
+        async with running(conn_id, max_rows_per_event=2) as watcher:
+            await watcher.until(lambda watcher: watcher.rows == 2)
+            server.execute("insert into events values (3, now())")
+            await watcher.until(lambda watcher: watcher.rows == 3)
+            first, second = watcher.windows
+            assert server.execute("select count(*) from events where updated_at <= %s", [first.high]) == [
+                (2,)
+            ]
+            assert (first.low, first.high) == (BEGINNING, second.low)
+            assert watcher.errors == []
+
+    @pytest.mark.parametrize("column", ["timestamptz", "timestamp", "date"])
+    async def test_before_christ_come_as_the_first_of_all_which_is_said(self, server, conn_id, column):
+        """Python has no such time. There are more of them than are read, or delivered, at a time."""
+        server.execute(f"alter table events alter updated_at type {column}")
+        before = f"('0044-03-15 BC'::date - n)::{column}"
+        server.execute(f"insert into events select n, {before} from generate_series(1, 250) n")
+        server.execute("insert into events values (251, '-infinity'), (252, '0001-01-01'), (253, now())")
+        arguments = {"payload": "keys", "cursor_timezone": "UTC", "max_rows_per_event": 30}
+        trigger = make_trigger(conn_id, **arguments)
+
+        async def four(payload):
+            if len(watcher.events) == 4:
+                await asyncio.Event().wait()
+
+        async with Running(trigger, on_event=four) as watcher:
+            await watcher.until(lambda watcher: len(watcher.keys) == 120)
+            await asyncio.sleep(0.3)  # they are committed, and no more
+        async with Running(trigger, watcher.store) as again:
+            await again.until(lambda again: again.keys and again.keys[-1] == 253)
+            await again.sweeps(2)
+            assert [*watcher.keys, *again.keys] == list(range(1, 254))
+            assert {change.cursor.year for change in [*watcher.changes, *again.changes[:-1]]} == {1}
+            (warning,) = [text for text in again.warnings if "before the year 1" in text]
+            assert "132 rows are dated before the year 1" in warning
+            assert again.errors == []
+
+    async def test_after_9999_hide_nothing_that_is_settled(self, server, conn_id):
+        server.execute("insert into events values (1, '10000-01-01'), (2, now()), (3, '294276-12-31')")
+        async with running(conn_id, payload="keys", delivery="settled") as watcher:
             await watcher.until(lambda watcher: watcher.keys == [2])
+            await watcher.sweeps(2)
+            assert watcher.errors == []
+            assert ["2 rows are dated in the future" in text for text in watcher.warnings] == [True]
 
     @pytest.mark.parametrize("column", ["timestamp", "date"])
     async def test_without_a_zone_may_be_infinite_too(self, server, conn_id, column):
@@ -250,6 +290,61 @@ class TestATimestampWithoutAZone:
             assert sorted(eager.keys) == [1, 2, 3]
             assert watcher.rows == 3
             assert all(earlier.high == later.low for earlier, later in pairwise(watcher.windows))
+
+
+class TestWholeSeconds:
+    @pytest.mark.parametrize(
+        "arguments", [{}, {"payload": "keys"}, {"payload": "keys", "delivery": "settled"}]
+    )
+    async def test_are_not_final_before_they_are_over(self, server, conn_id, arguments):
+        """However short late_arrival is: a row may come with the same stamp until then."""
+        server.execute("create table events (id bigint primary key, updated_at timestamptz)")
+        async with running(conn_id, late_arrival=0.001, **arguments) as watcher:
+            for id_ in range(1, 31):
+                server.execute(
+                    "insert into events values (%s, date_trunc('second', clock_timestamp()))", [id_]
+                )
+                await asyncio.sleep(0.1)
+            await watcher.until(lambda watcher: watcher.rows >= 30)
+            await watcher.sweeps(2)
+            assert watcher.rows == 30
+            for window in watcher.windows if not arguments else []:
+                low = datetime.min.replace(tzinfo=UTC) if window.low is BEGINNING else window.low
+                between = "select count(*) from events where updated_at > %s and updated_at <= %s"
+                assert server.execute(between, [low, window.high]) == [(window.count,)]
+
+
+class TestTies:
+    @pytest.mark.parametrize("column", ["bigint", "numeric", "text"])
+    @pytest.mark.parametrize("payload", ["keys", "rows"])
+    async def test_with_the_highest_position_of_the_start_are_news(self, server, conn_id, column, payload):
+        server.execute(f"create table events (id bigint primary key, updated_at {column})")
+        server.execute("insert into events values (1, '7'), (2, '8'), (3, '8')")
+        columns = ["id"] if payload == "rows" else []
+        arguments = {"payload": payload, "columns": columns, "start_from": "now", "late_arrival": 1.0}
+        async with running(conn_id, **arguments) as watcher:
+            await watcher.sweeps(2)
+            server.execute("insert into events values (4, '8')")
+            await watcher.until(lambda watcher: watcher.keys)
+            server.execute("insert into events values (5, '9')")
+            await watcher.until(lambda watcher: len(watcher.keys) >= 2)
+            await asyncio.sleep(1.0)
+            await watcher.sweeps(2)
+            assert watcher.keys == [4, 5]
+
+    async def test_within_a_day_are_versions_of_a_row_only_where_rows_are_delivered(self, server, conn_id):
+        server.execute("create table events (id bigint primary key, updated_at date, note text)")
+        server.execute("insert into events values (1, current_date, 'a')")
+        async with (
+            running(conn_id, payload="keys") as keys,
+            running(conn_id, payload="rows", columns=["note"]) as rows,
+        ):
+            await rows.until(lambda watcher: watcher.keys == [1])
+            await keys.until(lambda watcher: watcher.keys == [1])
+            server.execute("update events set note = 'b'")
+            await rows.until(lambda watcher: watcher.keys == [1, 1])
+            await keys.sweeps(2)
+            assert keys.keys == [1]
 
 
 class TestRowsWithoutACursor:

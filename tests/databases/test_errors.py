@@ -10,6 +10,7 @@ import os
 
 import pytest
 
+from airflow.providers.watermark.sql import links
 from devtools.databases import postgres
 from tests.databases.running import Running, connection, eventually, make_trigger, running
 from tests.databases.wire import Wire
@@ -171,13 +172,31 @@ class TestConnections:
                     assert "pooler" in said
                     assert "pooler" in (await watcher.state()).status["bound"]
 
-    async def test_name_the_provider_and_may_only_read(self, server, conn_id):
-        async with running(conn_id) as watcher:
-            await watcher.sweeps(1)
-            (name,) = server.execute(
-                "select application_name from pg_stat_activity where application_name like '%watermark%'"
-            )
-            assert "airflow" in name[0]
+    async def test_name_the_watchers_that_use_them(self, server, conn_id, monkeypatch):
+        monkeypatch.setattr(links, "MAX_LINKS", 1)
+
+        def names():
+            asked = "select application_name from pg_stat_activity where application_name like '%watermark%'"
+            return [name for (name,) in server.execute(asked)]
+
+        long = "x" * 100
+        async with running(conn_id, asset_name="orders") as first:
+            await first.sweeps(1)
+            assert names() == ["airflow-watermark: orders"]
+            async with running(conn_id, asset_name=long) as second, running(conn_id) as third:
+                await second.sweeps(1)
+                await third.sweeps(1)
+                assert names() == ["airflow-watermark: orders (+2)"]
+            await eventually(lambda: names() == ["airflow-watermark: orders"], names)
+        async with running(conn_id, asset_name=long) as alone, running(conn_id) as other:
+            await alone.sweeps(1)
+            await other.sweeps(1)
+            (name,) = names()
+            assert name == f"airflow-watermark: {long}"[:58] + " (+1)"
+        async with running(conn_id, asset_name="\u2603" * 30) as snowy:
+            await snowy.sweeps(1)
+            assert len(names()) == 1
+            assert snowy.errors == []
 
     async def test_are_few_for_many_watchers_and_none_in_the_end(self, server, conn_id):
         asked = "select count(*) from pg_stat_activity where application_name like '%watermark%'"

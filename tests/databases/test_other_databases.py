@@ -8,10 +8,13 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
+import threading
+import time
 from datetime import UTC, date, datetime
 
 import pytest
 
+from devtools.databases import mariadb
 from tests.contract.supervisor import supervisor
 from tests.databases.running import Running, connection, eventually, make_trigger, running
 
@@ -42,6 +45,27 @@ def sqlite(tmp_path, monkeypatch):
     return execute
 
 
+@contextlib.contextmanager
+def repeating(database):
+    """Keep InnoDB from looking at its transactions: it goes on saying that there are none."""
+    database.execute(
+        "create or replace procedure ask() begin declare n int; while is_free_lock('ended') do "
+        "select count(*) into n from information_schema.innodb_trx; do sleep(0.005); end while; end"
+    )
+    with contextlib.closing(database.connect()) as session, session.cursor() as ender:
+        asking = [threading.Thread(target=database.execute, args=["call ask()"]) for _ in range(2)]
+        for each in asking:
+            each.start()
+        time.sleep(0.3)
+        try:
+            yield
+        finally:
+            ender.execute("select get_lock('ended', 10)")
+            for each in asking:
+                each.join()
+            database.execute("drop procedure ask")
+
+
 class TestMariaDB:
     @pytest.mark.parametrize("payload", ["window", "keys"])
     async def test_rows_are_delivered_once(self, table, mariadb_id, payload):
@@ -55,18 +79,74 @@ class TestMariaDB:
             assert "clock" in said
 
     async def test_an_open_transaction_is_waited_for_where_it_can_be_seen(self, table, mariadb_id):
-        """InnoDB does not look again at its transactions while it is asked more than ten times a second."""
         with contextlib.closing(table.connect()) as session, session.cursor() as cursor:
             cursor.execute("begin")
             cursor.execute("insert into events values (1, utc_timestamp(6))")
-            async with running(mariadb_id, cursor_timezone="UTC", poll_interval=0.25) as watcher:
+            async with running(mariadb_id, cursor_timezone="UTC") as watcher:
                 await asyncio.sleep(0.3)
                 table.execute("insert into events values (2, utc_timestamp(6))")
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(1.5)
                 await watcher.sweeps(3)
                 assert watcher.rows == 0
                 cursor.execute("commit")
                 await watcher.until(lambda watcher: watcher.rows == 2)
+
+    async def test_an_open_transaction_is_not_missed_while_innodb_does_not_look(self, table, mariadb_id):
+        """It does not look again at its transactions while it is asked more than ten times a second."""
+        with contextlib.closing(table.connect()) as session, session.cursor() as cursor, repeating(table):
+            cursor.execute("begin")
+            cursor.execute("insert into events values (1, utc_timestamp(6))")
+            async with running(mariadb_id, cursor_timezone="UTC") as watcher:
+                await asyncio.sleep(0.3)
+                table.execute("insert into events values (2, utc_timestamp(6))")
+                await asyncio.sleep(1.5)
+                await watcher.sweeps(2)
+                assert watcher.rows == 0
+        async with running(mariadb_id, cursor_timezone="UTC") as watcher:  # that session has rolled back
+            await watcher.until(lambda watcher: watcher.rows == 1)
+
+    @pytest.mark.parametrize("payload", ["window", "rows"])
+    async def test_timestamps_are_instants_whatever_the_zones_of_the_server(self, monkeypatch, payload):
+        monkeypatch.setenv("TZ", "America/New_York")
+        options = {"default-time-zone": "+05:30"}
+        with mariadb(options=options) as server, connection(server) as conn_id:
+            server.execute(
+                "create table events (id int primary key, updated_at timestamp(6), at datetime(6))"
+            )
+            stamp = "'2026-01-01 05:30:00.000001'"
+            server.execute(f"insert into events values (1, {stamp}, {stamp})")
+            columns = ["updated_at", "at"] if payload == "rows" else []
+            trigger = make_trigger(conn_id, payload=payload, columns=columns)
+            instant = datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
+            async with Running(trigger) as watcher:
+                await watcher.until(lambda watcher: watcher.rows == 1)
+                if payload == "rows":
+                    (change,) = watcher.changes
+                    assert change.cursor == change.row["updated_at"] == instant
+                    assert change.row["at"] == datetime(2026, 1, 1, 5, 30, 0, 1)  # noqa: DTZ001
+                else:
+                    assert watcher.windows[0].high == instant
+                with contextlib.closing(server.connect()) as session, session.cursor() as cursor:
+                    cursor.execute("begin")
+                    cursor.execute("insert into events values (2, now(6), null)")
+                    await asyncio.sleep(0.3)
+                    server.execute("insert into events values (3, now(6), null)")
+                    await asyncio.sleep(1.5)
+                    await watcher.sweeps(2)
+                    assert watcher.rows == (1 if payload == "window" else 2)
+                    cursor.execute("commit")
+                    await watcher.until(lambda watcher: watcher.rows == 3)
+                assert watcher.errors == []
+            async with Running(trigger, watcher.store) as again:
+                server.execute("insert into events values (4, now(6), null)")
+                await again.until(lambda again: again.rows)
+                assert again.errors == []
+
+    async def test_texts_without_the_order_of_code_points_are_refused(self, running_mariadb, mariadb_id):
+        running_mariadb.execute("create table events (id int primary key, updated_at varchar(20))")
+        running_mariadb.execute("insert into events values (1, 'a')")
+        async with running(mariadb_id, payload="keys") as watcher:
+            await watcher.error("have another order in the database")
 
     async def test_an_account_that_may_not_see_transactions_is_told_what_to_grant(self, table, mariadb_id):
         role = table.create_role("reader")
@@ -197,8 +277,6 @@ class TestSQLite:
             assert watcher.keys == [1, 2]
 
     async def test_errors_leave_no_threads_behind(self, sqlite):
-        import threading
-
         sqlite("create table events (id integer primary key, updated_at text)")
         before = threading.active_count()
         async with running("watched_sqlite", table="nosuch") as watcher:

@@ -31,7 +31,7 @@ class WatchedTable(WatchedSource):
     What all databases have in common.
 
     :param conn_id: The Airflow connection.
-    :param payload: ``"keys"`` or ``"rows"``.
+    :param payload: ``"keys"``, ``"rows"`` or ``"window"``.
     """
 
     count_limit: ClassVar[str] = "max_rows_per_event"
@@ -47,6 +47,8 @@ class WatchedTable(WatchedSource):
     def __init__(self, conn_id: str, payload: str) -> None:
         self.conn_id = conn_id
         self.payload = payload
+        if payload == "window":  # for each of which its tests have to wait
+            vars(self)["late_arrival"] = min(self.late_arrival, 0.2) if self.step < 1 else self.late_arrival
         self.table = self.present_table = f"watched_{next(_NUMBERS)}"
         for table in (self.table, f"not_{self.table}"):
             columns = f"name varchar(200) primary key, version int, at {self.column}"
@@ -80,11 +82,21 @@ class WatchedTable(WatchedSource):
     def stamp(self, moment: datetime) -> Any:
         return moment
 
+    def between(self, low: Any, high: Any) -> list[str]:
+        where, bounds = ("at > %s and at <= %s", (low, high)) if low is not None else ("at <= %s", (high,))
+        found = self.execute(f"select name from {self.present_table} where {where}", *bounds)
+        return [name for (name,) in found]
+
     def name_of(self, change: Mapping[str, Any]) -> str:
         return str(change["key"]["name"])
 
     async def advance(self, seconds: float) -> None:
         await asyncio.sleep(seconds + 0.001)
+
+    async def settle(self) -> None:
+        # Seconds settle as a whole, since the column may have whole ones.
+        rest_of_second = 1 - self.now().timestamp() % 1
+        await self.advance(max(self.late_arrival, rest_of_second) + 2 * self.step)
 
     def now(self) -> datetime:
         return datetime.now(UTC)

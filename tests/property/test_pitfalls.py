@@ -65,8 +65,10 @@ class LastWriterWins(MemoryStore):
 
     compare_and_set: ClassVar[bool] = False
 
-    async def save(self, key: WatermarkKey, value: dict[str, Any], *, expected: int | None) -> None:
-        await super().save(key, value, expected=(await self.load(key) or {}).get("revision"))
+    async def save(
+        self, key: WatermarkKey, value: dict[str, Any], *, expected: dict[str, Any] | None
+    ) -> None:
+        await super().save(key, value, expected=await self.load(key))
 
 
 # --- Crashes and failures -----------------------------------------------------------------------------------
@@ -310,7 +312,7 @@ async def test_a_note_that_an_operator_adds_to_the_stored_watermark_prevents_no_
         await watcher.deliver()
         key = watcher.trigger.key
         wire = await watcher.store.load(key)
-        await watcher.store.save(key, {**wire, "note": "checked"}, expected=wire["revision"])
+        await watcher.store.save(key, {**wire, "note": "checked"}, expected=wire)
         await source.put("a")
         await source.advance(1)
         events = await watcher.sweep()

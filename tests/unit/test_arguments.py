@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 from datetime import UTC, datetime, timedelta
@@ -60,6 +59,7 @@ def test_the_defaults_are_those_of_the_documentation():
         "commit_delay": None,
         "watermark_namespace": None,
         "watermark_key": None,
+        "store": None,
         "bucket_name": "",
         "prefix": "",
         "aws_conn_id": "aws_default",
@@ -340,13 +340,6 @@ def test_an_edited_trigger_does_not_take_over_the_stream_of_the_one_before():
     assert old._committer is None
 
 
-async def test_outside_a_shared_stream_nothing_is_watched_and_it_does_not_end(caplog):
-    stream = S3PrefixTrigger(**GOOD).run()
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(anext(stream), 0.05)
-    assert "shared streams of Airflow 3.3" in caplog.text
-
-
 async def test_the_filter_turns_payloads_into_events_and_passes_over_progress():
     async def stream():
         for payload in ({"a": 1}, None, {"b": 2}):
@@ -421,7 +414,7 @@ SOURCE = {"bucket_name": "other", "prefix": "x/", "pattern": "*.csv", "exclude":
 
 
 def test_every_field_is_either_tuning_or_source_or_names_the_watermark():
-    assert {*TUNING, *SOURCE, "asset_name", "watermark_namespace", "watermark_key"} == set(FIELDS)
+    assert {*TUNING, *SOURCE, "asset_name", "watermark_namespace", "watermark_key", "store"} == set(FIELDS)
 
 
 @pytest.mark.parametrize("name", TUNING)

@@ -236,7 +236,7 @@ class Busy(MemoryStore):
             self.commits -= 1
             state = WatermarkState.from_wire(self._load(key))
             new = replace(state, revision=state.revision + 1, low=state.low + timedelta(seconds=1))
-            await super().save(key, new.to_wire(), expected=state.revision)
+            await super().save(key, new.to_wire(), expected=self._load(key))
         await super().save(key, value, expected=expected)
 
 
@@ -269,7 +269,7 @@ async def test_a_store_that_is_down_is_an_error():
 
 def test_in_synchronous_code_the_configured_store_is_used(monkeypatch):
     store = asyncio.run(stored())
-    monkeypatch.setattr("airflow.providers.watermark.asset_watermark.configured_store", lambda: store)
+    monkeypatch.setattr("airflow.providers.watermark.asset_watermark.configured_store", lambda path: store)
     assert WATERMARK.get_value() == NOON
     WATERMARK.set_value(NOON - timedelta(days=1))
     assert WATERMARK.get_value() == NOON - timedelta(days=1)
@@ -277,7 +277,7 @@ def test_in_synchronous_code_the_configured_store_is_used(monkeypatch):
 
 async def test_a_trigger_persists_its_watermark(monkeypatch):
     store = await stored()
-    monkeypatch.setattr("airflow.providers.watermark.asset_watermark.configured_store", lambda: store)
+    monkeypatch.setattr("airflow.providers.watermark.triggers.base.configured_store", lambda path: store)
     await trigger(asset_name="orders", watermark_key="k").persist_watermark(NOON + timedelta(days=1))
     assert await WATERMARK.aget_value(store) == NOON + timedelta(days=1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from dataclasses import replace
@@ -11,70 +10,28 @@ from dataclasses import replace
 import pytest
 
 from airflow.providers.watermark import delivery
-from airflow.providers.watermark.delivery import AckModeProducer, Committer, Emission, StaleError
+from airflow.providers.watermark.delivery import Committer, StaleError
 from airflow.providers.watermark.exceptions import (
     ConfigurationError,
     StateError,
     StoreError,
     WatermarkConflictError,
 )
-from airflow.providers.watermark.stores import WatermarkKey
 from airflow.providers.watermark.stores.memory import MemoryStore
 from airflow.providers.watermark.watermark import WatermarkState
-from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
-
-KEY = WatermarkKey("orders", "test", "key")
-SOURCE = {"watcher": "test", "place": "here"}
-DELAY = 0.04
-"""The commit delay of these tests, in seconds: a tenth of it is one nap."""
-
-log = logging.getLogger("test")
-
-
-class Store(MemoryStore):
-    """A store that does as it is told: ``trouble`` names what the next saves and loads do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.trouble: str | None = None
-        self.saves: list[int] = []
-        self.attempts = 0
-        self.released = asyncio.Event()
-
-    async def load(self, key):
-        if self.trouble in ("down", "no loads"):
-            raise StoreError("the store is down")
-        return await super().load(key)
-
-    async def save(self, key, value, *, expected):
-        self.attempts += 1
-        match self.trouble:
-            case "down" | "no saves":
-                raise StoreError("the store is down")
-            case "a bug":
-                raise RuntimeError("a bug in the store")
-            case "hangs":
-                await self.released.wait()
-        await super().save(key, value, expected=expected)
-        self.saves.append(value["revision"])
-        if self.trouble == "answer lost":
-            self.trouble = None
-            raise StoreError("the answer was lost")
-
-    async def change(self, **changes):
-        """Do as another writer: change the state and raise the revision."""
-        state = WatermarkState.from_wire(await MemoryStore.load(self, KEY))
-        new = replace(state, revision=state.revision + 1, **changes)
-        await MemoryStore.save(self, KEY, new.to_wire(), expected=state.revision)
-        return new
-
-    async def stored(self):
-        wire = await MemoryStore.load(self, KEY)
-        return None if wire is None else WatermarkState.from_wire(wire)
-
-    async def low(self):
-        state = await self.stored()
-        return None if state is None else state.low
+from tests.unit.committing import (
+    DELAY,
+    KEY,
+    SOURCE,
+    Store,
+    committed,
+    eventually,
+    in_flight,
+    log,
+    make_committer,
+    running,
+    started,
+)
 
 
 @pytest.fixture
@@ -84,47 +41,7 @@ def store():
 
 @pytest.fixture
 def committer(store):
-    return Committer(lambda: store, KEY, source=SOURCE, commit_delay=DELAY, log=log)
-
-
-@contextlib.asynccontextmanager
-async def running(committer):
-    task = asyncio.create_task(committer.run())
-    try:
-        yield task
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-async def started(committer, low=0):
-    """Store a first state and load it, as a watcher does at its start."""
-    await committer.create(WatermarkState(source=SOURCE, low=low))
-    return await committer.load()
-
-
-async def in_flight(committer, *lows):
-    emissions = [Emission({"n": low}, replace(committer.head, low=low)) for low in lows]
-    for emission in emissions:
-        await committer.admit(emission)
-    return emissions
-
-
-async def eventually(condition, within=5.0):
-    """Wait until an async condition holds, and give what it gave."""
-    deadline = time.monotonic() + within
-    while not (found := await condition()):
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(DELAY / 20)
-    return found
-
-
-async def committed(store, low):
-    async def holds():
-        return await store.low() == low
-
-    await eventually(holds)
+    return make_committer(store)
 
 
 # --- loading ------------------------------------------------------------------------------------------------
@@ -478,12 +395,6 @@ async def test_who_waits_for_room_is_told_when_the_work_is_dropped(committer):
         await asyncio.wait_for(waiting, 5)
 
 
-async def test_the_limit_is_far_below_what_a_subscribers_queue_holds():
-    from airflow.triggers.shared_stream import DEFAULT_SUBSCRIBER_QUEUE_MAX
-
-    assert 4 * delivery.MAX_UNACKNOWLEDGED < DEFAULT_SUBSCRIBER_QUEUE_MAX
-
-
 async def test_the_head_is_the_state_after_the_newest_event(committer):
     await started(committer)
     await in_flight(committer, 1, 2)
@@ -755,51 +666,3 @@ async def test_a_status_of_an_earlier_life_is_taken_back(committer, store):
     await committer.load()
     await committer.report(None)
     assert (await store.stored()).status is None
-
-
-# --- the producer -------------------------------------------------------------------------------------------
-
-OUTCOMES = {
-    "stored": (AdvanceOutcome(acked=1, failed=0), True),
-    "failed": (AdvanceOutcome(acked=0, failed=1), False),
-    "stored and failed": (AdvanceOutcome(acked=1, failed=1), False),
-    "rejected": (AdvanceOutcome(acked=0, failed=0, rejected=1), False),
-    "without a subscriber": (AdvanceOutcome(acked=0, failed=0), False),
-}
-
-
-@pytest.mark.parametrize(("outcome", "counts"), OUTCOMES.values(), ids=OUTCOMES)
-async def test_only_a_clean_outcome_counts(committer, store, outcome, counts):
-    async def nothing():
-        return
-        yield
-
-    await started(committer)
-    producer = AckModeProducer(nothing(), committer)
-    (first,) = await in_flight(committer, 1)
-    async with running(committer):
-        await producer.advance([AdvanceItem(first, outcome)])
-        if counts:
-            await committed(store, 1)
-        else:
-            await asyncio.sleep(2 * DELAY)
-            assert await store.low() == 0
-            assert committer.head is None
-
-
-async def test_the_stream_gives_each_payload_with_its_emission_and_closes_the_watch(committer):
-    closed = []
-    emissions = [Emission({"n": 1}, WatermarkState(source=SOURCE, low=1)), Emission(None, None)]
-
-    async def watch():
-        try:
-            for emission in emissions:
-                yield emission
-            await asyncio.Event().wait()
-        finally:
-            closed.append(True)
-
-    stream = AckModeProducer(watch(), committer).open_stream()
-    assert [await anext(stream), await anext(stream)] == [({"n": 1}, emissions[0]), (None, emissions[1])]
-    await stream.aclose()
-    assert closed == [True]

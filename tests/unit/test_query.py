@@ -113,6 +113,9 @@ class TestStatements:
                 query.page(LOW, after=None, before=HIGH, limit=10),
                 query.page(LOW, after=(LOW, 1, 2), before=None, limit=10),
                 query.highest(),
+                query.highest(before=HIGH),
+                query.ancient(after=None, limit=10),
+                query.ancient(after=(1, 2), limit=10),
                 query.nulls(10),
                 query.ahead(HIGH, 10),
                 query.shape(),
@@ -196,3 +199,22 @@ def test_texts_are_compared_by_code_points_where_a_collation_says_so():
     sql = text(watched(collation="C").page("a", after=("a", 1, 2), before=None, limit=1))
     assert '(updated_at COLLATE "C", id, part) >' in sql
     assert 'ORDER BY updated_at COLLATE "C", id, part' in sql
+
+
+class TestTimesThatCannotBeRead:
+    OLD = "'0001-01-02'"
+
+    def test_are_left_out_of_pages_and_read_by_key_instead(self):
+        query = watched(oldest=self.OLD)
+        assert f"updated_at >= {self.OLD}" in text(query.page(BEGINNING, after=None, before=HIGH, limit=1))
+        assert self.OLD not in text(query.page(LOW, after=None, before=HIGH, limit=1))
+        sql = text(query.ancient(after=(7, "a"), limit=1))
+        assert f"updated_at < {self.OLD} AND (id, part) > ($1, $2) ORDER BY id, part LIMIT" in sql
+        assert sql.startswith("SELECT id, part, payload FROM events")
+        assert query.ancient(after=(7, "a"), limit=1).values == {"after_1": 7, "after_2": "a", "limit": 1}
+
+    def test_are_no_ends_of_windows(self):
+        query = watched(oldest=self.OLD)
+        assert f"greatest(rows_found.position, {self.OLD})" in text(query.window(BEGINNING, HIGH, 1))
+        assert self.OLD not in text(query.window(LOW, HIGH, 1))
+        assert "greatest" not in text(watched().window(BEGINNING, HIGH, 1))

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import json
 import logging
+import os
 import re
 import sys
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from urllib.parse import quote
 
-import botocore.session
 import pytest
-from botocore.exceptions import ClientError
-from botocore.parsers import ResponseParserFactory
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from aiobotocore.session import AioSession
 
+from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 from airflow.providers.watermark.delivery import Committer
-from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
+from airflow.providers.watermark.exceptions import ConfigurationError, SourceError, ThrottledError
+from airflow.providers.watermark.objects import pace
+from airflow.providers.watermark.objects.listing import Interest, KeyRange
 from airflow.providers.watermark.position import BEGINNING
+from airflow.providers.watermark.s3 import parsing
+from airflow.providers.watermark.s3.pages import scan_page
 from airflow.providers.watermark.stores.memory import MemoryStore
-from airflow.providers.watermark.triggers import s3, watching
+from airflow.providers.watermark.triggers import watching
 from airflow.providers.watermark.triggers.object_store import parse_date
 from airflow.providers.watermark.triggers.s3 import S3PrefixTrigger
 from airflow.providers.watermark.triggers.watching import Watch
@@ -78,6 +82,7 @@ def stub(monkeypatch, clock):
 def quick(monkeypatch):
     """Back off for a hundredth of a second at the most."""
     monkeypatch.setattr(watching, "MAX_BACKOFF", 0.01)
+    monkeypatch.setattr(pace, "FIRST_BACKOFF", 0.01)
 
 
 @pytest.fixture
@@ -316,7 +321,7 @@ async def test_an_error_is_said_once_mends_itself_and_loses_nothing(stub, said, 
         stub.clear()
         await watching_.until("before", "meanwhile")
         await watching_.polls(stub)
-        assert (await watching_.state()).status is None
+        assert "error" not in (await watching_.state()).status
     assert len([line for line in said() if advice in line]) == 1
 
 
@@ -339,7 +344,7 @@ async def test_another_cause_is_said_again(stub, said):
         for code in ("SlowDown", "AccessDenied", "SlowDown"):
             stub.clear()
             stub.fail(code, operation="ListObjectsV2")
-            await watching_.polls(stub, 3)
+            await watching_.polls(stub, 5)  # a page is asked for three times before it is an error
     told = [re.search(r"\((\w+)\)", line).group(1) for line in said() if "failed" in line]
     assert told == ["SlowDown", "AccessDenied", "SlowDown"]
 
@@ -433,6 +438,146 @@ async def test_without_the_amazon_provider_the_error_is_the_pip_command(stub, mo
     monkeypatch.setitem(sys.modules, "airflow.providers.amazon.aws.hooks.s3", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'airflow-provider-watermark\[amazon\]'"):
         await trigger().open()
+
+
+# --- one client for many ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """The clients that were built."""
+    built = []
+    create = AioSession.create_client
+    monkeypatch.setattr(
+        AioSession, "create_client", lambda *args, **kwargs: built.append(args) or create(*args, **kwargs)
+    )
+    return built
+
+
+@contextlib.asynccontextmanager
+async def opened(*triggers):
+    try:
+        await asyncio.gather(*(each.open() for each in triggers))
+        yield [each._client for each in triggers]
+    finally:
+        await asyncio.gather(*(each.close() for each in triggers))
+
+
+async def test_watchers_that_start_together_share_one_client_which_ends_with_the_last(stub, builds):
+    triggers = [trigger(prefix=f"{number}/") for number in range(30)]
+    async with opened(*triggers) as (first, *others):
+        assert all(each is first for each in others)
+        for each in triggers[1:]:
+            await each.close()
+        await triggers[0].get_high_watermark()
+        api = first.api
+    assert len(builds) == 1
+    with pytest.raises(Exception, match=r"closed|not open|NoneType|subscriptable"):
+        await api.list_objects_v2(Bucket="lake")
+    async with opened(triggers[0]):
+        assert len(builds) == 2
+
+
+async def test_other_arguments_for_the_client_have_another_client(stub, builds):
+    ways = [{}, {"region_name": "eu-west-1"}, {"verify": False}, {"aws_conn_id": "pond"}]
+    os.environ["AIRFLOW_CONN_POND"] = connection(stub)
+    try:
+        async with opened(*(trigger(**way) for way in ways)) as found:
+            assert len(set(map(id, found))) == len(ways) == len(builds)
+            assert found[1].api.meta.region_name == "eu-west-1"
+    finally:
+        del os.environ["AIRFLOW_CONN_POND"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"login": "other"}, {"password": "other"}, {"extra": {"region_name": "eu-west-1"}}]
+)
+async def test_a_connection_that_was_changed_has_another_client_at_the_next_start(stub, monkeypatch, change):
+    async with opened(trigger()) as (old,):
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection(stub, **change))
+        async with opened(trigger(), trigger()) as (new, newer):
+            assert new is newer
+            assert new is not old
+
+
+@pytest.mark.parametrize(
+    "code", ["ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"]
+)
+async def test_a_client_whose_credentials_were_refused_is_given_to_nobody_else(stub, code):
+    one, two = trigger(), trigger()
+    async with opened(one, two) as (old, same):
+        assert old is same
+        stub.fail(code, times=1)
+        with pytest.raises(ConfigurationError, match=code):
+            await one.read_clock()
+        await two.read_clock()  # whoever has it goes on with it
+        async with opened(trigger()) as (new,):
+            assert new is not old
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "NoSuchBucket", "SlowDown", "InternalError"])
+async def test_other_errors_do_not_cost_the_others_their_client(stub, code):
+    one = trigger()
+    async with opened(one) as (client,):
+        stub.fail(code, times=1)
+        with pytest.raises((ConfigurationError, SourceError), match=code):
+            await one.read_clock()
+        async with opened(trigger()) as (same,):
+            assert same is client
+
+
+async def test_a_connection_that_is_gone_is_refused_even_while_a_client_of_it_is_in_use(stub, monkeypatch):
+    async with opened(trigger()):
+        monkeypatch.delenv("AIRFLOW_CONN_LAKE")
+        with pytest.raises(ConfigurationError, match="'lake' does not exist or cannot be read"):
+            await trigger().open()
+
+
+async def test_many_watchers_have_sockets_enough_unless_the_connection_says_otherwise(stub, monkeypatch):
+    async with opened(trigger()) as (client,):
+        assert client.api.meta.config.max_pool_connections == 128
+        assert client.api.meta.config.connect_timeout == 2
+    wire = json.loads(connection(stub))
+    wire["extra"]["config_kwargs"]["max_pool_connections"] = 3
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(wire))
+    async with opened(trigger()) as (client,):
+        assert client.api.meta.config.max_pool_connections == 3
+
+
+async def test_whoever_is_cancelled_while_a_client_is_built_leaves_nothing_behind(stub, builds):
+    starting = [asyncio.create_task(trigger().open()) for _ in range(3)]
+    while not builds:  # noqa: ASYNC110 - it is done in another thread
+        await asyncio.sleep(0.001)
+    for each in starting:
+        each.cancel()
+    await asyncio.gather(*starting, return_exceptions=True)
+    one = trigger()
+    async with opened(one):
+        await one.read_clock()
+
+
+async def test_requests_are_counted_with_those_that_the_client_sends_again(stub, monkeypatch):
+    wire = json.loads(connection(stub))
+    wire["extra"]["config_kwargs"]["retries"] = {"total_max_attempts": 3, "mode": "standard"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(wire))
+    one = trigger()
+    async with opened(one):
+        await one.read_clock()
+        stub.fail("InternalError", times=1)
+        await one.read_clock()
+        stub.fail("InternalError", times=3)
+        with pytest.raises(SourceError):
+            await one.read_clock()
+    assert one.requests == len(stub.requests) == 6
+
+
+@pytest.mark.parametrize("code", ["SlowDown", "ServiceUnavailable"])
+async def test_a_server_that_asks_for_fewer_requests_is_told_from_others(stub, code):
+    stub.fail(code, times=1)
+    one = trigger()
+    async with opened(one):
+        with pytest.raises(ThrottledError, match=code):
+            await one.read_clock()
 
 
 # --- odd listings -------------------------------------------------------------------------------------------
@@ -763,7 +908,7 @@ async def test_an_emulator_gives_every_odd_key_exactly(ministack, monkeypatch):
         await watching_.until(*keys, "o/a +é", within=20)
 
 
-# --- parsing off the loop -----------------------------------------------------------------------------------
+# --- how a listing is read ----------------------------------------------------------------------------------
 
 
 def page_of(*entries, encoding="url", truncated=False):
@@ -781,69 +926,57 @@ def page_of(*entries, encoding="url", truncated=False):
 
 
 ENTRY = ("a b/é", "2026-03-01T12:00:00.000Z", "&quot;d41d8cd98f00b204e9800998ecf8427e&quot;", 10)
-PAGES = {
-    "empty": page_of(),
-    "one": page_of(ENTRY),
-    "many": page_of(*((f"k{number}", *ENTRY[1:]) for number in range(1000)), truncated=True),
-    "odd keys": page_of(*((key, *ENTRY[1:]) for key in ODD_KEYS)),
-    "milliseconds": page_of(("a", "2026-03-01T12:00:00.123Z", "&quot;x&quot;", 0)),
-    "no fraction": page_of(("a", "2026-03-01T12:00:00Z", "&quot;x&quot;", 5 * 2**40)),
-    "an etag without quotes": page_of(("a", "2026-03-01T12:00:00Z", "x-12", 1)),
-    "no entities": page_of(ENTRY).replace(b"&quot;", b'"'),
-    "no namespace": page_of(ENTRY).replace(b' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"', b""),
-    "no declaration": page_of(ENTRY).partition(b"\n")[2],
-}
 
 
 @contextlib.asynccontextmanager
-async def clients():
-    """Give the watcher's client, and the same without our handler."""
+async def both():
+    """Give the watcher, and another with the provider's own client, which reads all as botocore does."""
     ours, plain = trigger(), trigger()
     await ours.open()
-    await plain.open()
-    plain._client.meta.events.unregister("before-parse.*.ListObjectsV2", s3._parse_off_loop)
-    try:
-        yield ours._client, plain._client
-    finally:
-        await ours.close()
-        await plain.close()
+    async with await S3Hook(aws_conn_id="lake").get_async_conn() as api:
+        plain._client = SimpleNamespace(api=api)
+        try:
+            yield ours, plain
+        finally:
+            await ours.close()
 
 
 def answer_with(stub, body, status=200):
     stub._operations["ListObjectsV2"] = lambda call: Reply(body, {"Content-Type": "application/xml"}, status)
 
 
-@pytest.mark.parametrize("body", PAGES.values(), ids=PAGES)
-async def test_a_page_parsed_off_the_loop_is_what_botocore_makes_of_it(stub, body):
-    answer_with(stub, body)
-    async with clients() as (ours, plain):
-        assert await ours.list_objects_v2(Bucket="lake") == await plain.list_objects_v2(Bucket="lake")
-
-
-entries = st.tuples(
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20),
-    st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1)).map(  # noqa: DTZ001 - the Z is added
-        lambda time: time.isoformat(timespec="milliseconds") + "Z"
+LISTINGS = {
+    "usual": page_of(*((f"k{number}", *ENTRY[1:]) for number in range(5)), truncated=True),
+    "empty": page_of(),
+    "unusual and small": page_of(ENTRY).replace(b"<ETag>", b"<ETag a='b'>"),
+    "unusual and large": page_of(*((f"k{number:04}", *ENTRY[1:]) for number in range(1000))).replace(
+        b"url", b"x"
     ),
-    st.text("abcdef0123456789-", max_size=9).map(lambda text: f"&quot;{text}&quot;"),
-    st.integers(0, 10**13),
-)
+    "keys that are not encoded": page_of(("a+b", *ENTRY[1:])).replace(b"url", b"").replace(b"%2B", b"+"),
+    "fractions": page_of(("a", "2026-03-01T12:00:00.123Z", "x", 0), ("b", "2026-03-01T12:00:00Z", "x", 1)),
+}
 
 
-@given(st.lists(entries, max_size=20))
-@settings(max_examples=25)
-def test_any_page_parsed_off_the_loop_is_what_botocore_makes_of_it(found):
-    parsers, model = ResponseParserFactory(), botocore.session.get_session().get_service_model("s3")
-    operation = model.operation_model("ListObjectsV2")
-    answer = {"status_code": 200, "headers": {}, "body": page_of(*found), "context": {}}
-    expected = parsers.create_parser("rest-xml").parse(dict(answer), operation.output_shape)
-    got: dict = {}
-    asyncio.run(s3._parse_off_loop(answer, operation, got))
-    assert got == expected
-    assert len(answer["body"]) < 30
+@pytest.mark.parametrize("body", LISTINGS.values(), ids=LISTINGS)
+async def test_a_page_is_what_botocore_makes_of_it(stub, body):
+    answer_with(stub, body)
+    async with both() as (ours, plain):
+        expected = await plain.list_page(KeyRange(prefix=""), Interest(keys=None))
+        for interest in (Interest(keys=None), Interest(since=NOON), Interest(since=NOON, keys=["k3"])):
+            page = await ours.list_page(KeyRange(prefix=""), interest)
+            wanted = [
+                each
+                for each in expected.objects
+                if interest.keys is None or each.modified > interest.since or each.key in interest.keys
+            ]
+            assert [each for each in page.objects if each in wanted] == wanted
+            assert (page.first, page.last, page.count, page.token) == (
+                *(expected.first, expected.last),
+                *(expected.count, expected.token),
+            )
 
 
-async def test_the_stub_and_an_emulator_are_parsed_alike_with_all_their_odd_keys(
+async def test_the_stub_and_an_emulator_are_read_as_botocore_reads_them_with_all_odd_keys(
     stub, ministack, monkeypatch
 ):
     server, emulator = ministack
@@ -852,40 +985,125 @@ async def test_the_stub_and_an_emulator_are_parsed_alike_with_all_their_odd_keys
         emulator.put_object(Bucket="lake", Key=key, Body=b"x")
     for address in (stub, server):
         monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection(address))
-        async with clients() as (ours, plain):
-            for question in ({}, {"Prefix": "o/a"}, {"MaxKeys": 2}, {"Prefix": "nothing"}):
-                one = await ours.list_objects_v2(Bucket="lake", **question)
-                two = await plain.list_objects_v2(Bucket="lake", **question)
-                for page in (one, two):
-                    for name in ("HTTPHeaders", "RequestId", "HostId"):
-                        page["ResponseMetadata"].pop(name, None)
-                assert one == two
+        async with both() as (ours, plain):
+            for keys, limit in (
+                (KeyRange(prefix=""), None),
+                (KeyRange(prefix="o/a"), 2),
+                (KeyRange(prefix="x"), 1),
+            ):
+                page = await ours.list_page(keys, Interest(keys=None), limit=limit)
+                expected = await plain.list_page(keys, Interest(keys=None), limit=limit)
+                assert page == expected
+                old = await ours.list_page(
+                    keys, Interest(since=datetime(2100, 1, 1, tzinfo=UTC)), limit=limit
+                )
+                assert old == dataclasses.replace(expected, objects=old.objects)
 
 
-async def test_botocore_still_does_what_parsing_off_the_loop_relies_on(stub):
+@pytest.fixture
+def scans(monkeypatch):
+    """What was scanned: each page, or None if it was left to the ordinary parser."""
+    found = []
+
+    def scan(*args, **kwargs):
+        found.append(scan_page(*args, **kwargs))
+        return found[-1]
+
+    monkeypatch.setattr(parsing, "scan_page", scan)
+    return found
+
+
+async def test_pages_of_the_stub_and_of_an_emulator_are_scanned_and_those_without_news_give_nothing(
+    stub, ministack, monkeypatch, scans
+):
+    server, emulator = ministack
+    stub.put("o/a", b"x", NOON - SECOND)
+    emulator.put_object(Bucket="lake", Key="o/a", Body=b"x")
+    for address in (stub, server):
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection(address))
+        one = trigger()
+        await one.open()
+        await one.list_page(KeyRange(prefix="o/a"), Interest(), limit=1)
+        one._order_is_known = True
+        await one.list_page(KeyRange(prefix="o/a"), Interest(since=datetime(2100, 1, 1, tzinfo=UTC)), limit=1)
+        await one.close()
+    assert [[each.key for each in page.objects] for page in scans] == [["o/a"], [], ["o/a"], []]
+
+
+async def test_botocore_still_does_what_reading_its_answers_relies_on(stub):
     """
     What upstream must keep, each by its name.
 
     - the event ``before-parse.<service>.<operation>``, with ``response_dict`` and
-      ``customized_response_dict``;
+      ``customized_response_dict``, whose handlers are awaited within the task and context of the request;
     - handlers registered with a wildcard run before those of ``before-parse.s3``, of which botocore's own
       ``_handle_200_error`` parses the whole body;
-    - ``parsed_response.update(customized_response_dict)`` after parsing.
+    - ``parsed_response.update(customized_response_dict)`` after parsing;
+    - ``EncodingType=url`` is asked for, and what is encoded is decoded after parsing.
     """
     stub.put("a", b"x", NOON - SECOND)
+    stub.put("b c", b"x", NOON - SECOND)
     bodies = []
 
     def after_ours(event_name, response_dict, customized_response_dict, **_):
         bodies.append((event_name, response_dict["body"], [*customized_response_dict]))
 
-    async with clients() as (ours, _):
-        ours.meta.events.register_first("before-parse.s3.ListObjectsV2", after_ours)
-        page = await ours.list_objects_v2(Bucket="lake")
+    one = trigger(prefix="")
+    await one.open()
+    api = one._client.api
+    api.meta.events.register_first("before-parse.s3.ListObjectsV2", after_ours)
+    with parsing.asking(Interest(), whole=False):
+        page = await api.list_objects_v2(Bucket="lake", MaxKeys=1, StartAfter="a a")
+    await one.close()
     ((event_name, body, parsed),) = bodies
     assert event_name == "before-parse.s3.ListObjectsV2"
-    assert body == b"<ListBucketResult/>"
-    assert "Contents" in parsed
-    assert [entry["Key"] for entry in page["Contents"]] == ["a"]
+    assert b"<Contents>" not in body
+    assert b"</ListBucketResult>" in body
+    assert parsed == [parsing.SCANNED]
+    assert [each.key for each in page[parsing.SCANNED].objects] == ["b c"]
+    assert "Contents" not in page
+    assert page["StartAfter"] == "a a"
+    assert page["IsTruncated"] is False
+
+
+async def test_pages_that_arrive_together_are_read_in_turns_of_the_loop(stub, monkeypatch):
+    stub.bulk("b/", 3000, NOON - 3600 * SECOND)
+    rounds, scanned_in = 0, []
+
+    async def count_rounds():
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    def scan(*args, **kwargs):
+        scanned_in.append(rounds)
+        return scan_page(*args, **kwargs)
+
+    monkeypatch.setattr(parsing, "scan_page", scan)
+    first = {"status_code": 200, "headers": {}, "context": {}, "body": page_of(ENTRY)}
+    counting = asyncio.create_task(count_rounds())
+    with parsing.asking(Interest(), whole=False):
+        await asyncio.gather(*(parsing.read_answer(dict(first), None, {}) for _ in range(20)))
+    counting.cancel()
+    assert len(set(scanned_in)) == 20, "some were read one right after the other"
+
+
+async def test_old_keys_out_of_order_are_refused_in_the_first_sweep(stub, monkeypatch):
+    for key in "abcd":
+        stub.put(key, last_modified=NOON - 3600 * SECOND)
+    walk = stub.walk
+    monkeypatch.setattr(
+        stub, "walk", lambda *args: iter(sorted(walk(*args), key=lambda entry: "acbd".index(entry[0])))
+    )
+    one = trigger()
+    await one.open()
+    sweep = watching.Sweep(
+        WatermarkState(source={}, low=NOON - 60 * SECOND), await one.get_high_watermark(), 10
+    )
+    with pytest.raises(SourceError, match="not in key order"):
+        [page async for page in one.read_changes(sweep)]
+    await one.close()
 
 
 @pytest.mark.parametrize("status", [200, 500, 503])
@@ -893,9 +1111,11 @@ async def test_an_error_is_left_to_botocore_even_with_status_200(stub, status):
     answer_with(
         stub, b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>m</Message></Error>", status
     )
-    async with clients() as (ours, _):
-        with pytest.raises(ClientError, match="SlowDown"):
-            await ours.list_objects_v2(Bucket="lake")
+    one = trigger()
+    await one.open()
+    with pytest.raises(SourceError, match="SlowDown"):
+        await one.list_page(KeyRange(prefix=""), Interest())
+    await one.close()
 
 
 @pytest.mark.parametrize(

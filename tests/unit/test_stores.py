@@ -15,7 +15,9 @@ from airflow.providers.watermark.exceptions import ConfigurationError, StoreErro
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey, configured_store
 from airflow.providers.watermark.stores.memory import MemoryStore
 from airflow.providers.watermark.stores.variable import VariableStore, variable_name
+from airflow.providers.watermark.version_compat import hides_values_of
 from airflow.sdk import Variable
+from airflow.sdk.execution_time import task_runner
 
 KEY = WatermarkKey("orders", "s3", "k")
 
@@ -103,7 +105,7 @@ def test_a_store_whose_module_fails_is_an_error_of_the_configuration(
 
 @pytest.mark.parametrize(
     ("stored", "expected"),
-    [(None, None), (None, 3), ({"revision": 3}, 3)],
+    [(None, None), (None, {"revision": 3}), ({"revision": 3}, {"revision": 3})],
     ids=["nothing, as expected", "vanished", "the same"],
 )
 def test_what_may_be_overwritten(stored, expected):
@@ -111,14 +113,21 @@ def test_what_may_be_overwritten(stored, expected):
 
 
 @pytest.mark.parametrize(
-    ("stored", "expected"),
-    [({"revision": 3}, None), ({"revision": 3}, 2), ({"revision": 2}, 3), ({}, 3), ({"revision": "3"}, 3)],
-    ids=["there is one", "newer", "older", "without a revision", "a text"],
+    ("stored", "expected", "message"),
+    [
+        ({"revision": 3}, None, "revision 3 is stored, 'none' was expected"),
+        ({"revision": 3}, {"revision": 2}, "revision 3 is stored, 2 was expected"),
+        ({"revision": 2}, {"revision": 3}, "revision 2 is stored, 3 was expected"),
+        ({}, {"revision": 3}, "revision None is stored, 3 was expected"),
+        ({"revision": "3"}, {"revision": 3}, "revision '3' is stored, 3 was expected"),
+        ({"revision": 3, "low": 1}, {"revision": 3, "low": 2}, "it was edited"),
+    ],
+    ids=["there is one", "newer", "older", "without a revision", "a text", "an edit"],
 )
-def test_what_another_writer_stored_is_a_conflict_that_names_both_revisions(stored, expected):
+def test_what_another_writer_stored_is_a_conflict_that_says_how_it_differs(stored, expected, message):
     with pytest.raises(WatermarkConflictError, match=r"orders/s3/k") as caught:
         BaseWatermarkStore.compare(KEY, stored, expected)
-    assert f"{stored.get('revision')!r} is stored, {expected!r} was expected" in str(caught.value)
+    assert message in str(caught.value)
 
 
 # --- the names of Variables ---------------------------------------------------------------------------------
@@ -147,18 +156,14 @@ def test_a_name_of_250_characters_fits(length, cut):
 @pytest.mark.parametrize("asset", ["api_token_log", "my_password", "secrets", "PRIVATE_KEY_events"])
 def test_a_name_that_looks_like_a_secrets_is_a_digest(asset):
     """Each value of a sensitive Variable stays in the secrets masker for as long as the process lives."""
-    from airflow.sdk._shared.secrets_masker import should_hide_value_for_key
-
     name = variable_name(WatermarkKey(asset, "s3", "k"))
     assert re.fullmatch(r"watermark::[\w-]{11}", name)
     assert asset not in name
-    assert not should_hide_value_for_key(name)
+    assert not hides_values_of(name)
 
 
 def test_an_ordinary_name_is_not_sensitive():
-    from airflow.sdk._shared.secrets_masker import should_hide_value_for_key
-
-    assert not should_hide_value_for_key(variable_name(KEY))
+    assert not hides_values_of(variable_name(KEY))
 
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -171,8 +176,7 @@ def test_every_watermark_has_a_name_that_airflow_can_store(key):
     name = variable_name(key)
     assert 0 < len(name) <= 250
     # The task SDK puts it into a URL's path as it is.
-    assert re.fullmatch(r"[A-Za-z0-9 _.:/@+=~-]+", name)
-    assert "/." not in name
+    assert re.fullmatch(r"[A-Za-z0-9 _.:@+=~-]+", name)
     assert variable_name(WatermarkKey(*key)) == name
 
 
@@ -211,12 +215,18 @@ class Variables:
             raise self.error
         self.values[key], self.descriptions[key] = value, description
 
+    def delete(self, key):
+        if self.error:
+            raise self.error
+        self.values.pop(key, None)
+
 
 @pytest.fixture
 def variables(monkeypatch):
     variables = Variables()
-    for name in ("get", "keys", "set"):
-        monkeypatch.setattr(Variable, name, getattr(variables, name))
+    for name in ("get", "keys", "set", "delete"):
+        monkeypatch.setattr(Variable, name, getattr(variables, name), raising=False)  # keys: new in 3.3
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", object(), raising=False)
     return variables
 
 
@@ -242,7 +252,7 @@ async def test_a_watermark_that_cannot_be_read_is_an_error_and_not_missing(varia
     with pytest.raises(StoreError, match="exists but cannot be read just now"):
         await VariableStore().load(KEY)
     with pytest.raises(StoreError):
-        await VariableStore().save(KEY, {"revision": 2}, expected=1)
+        await VariableStore().save(KEY, {"revision": 2}, expected={"revision": 1})
     variables.get_fails = False
     assert await VariableStore().load(KEY) == {"revision": 1}
 
@@ -267,10 +277,54 @@ async def test_what_is_no_json_object_is_an_error_that_says_what_to_do(variables
 
 async def test_another_writers_revision_is_a_conflict_and_nothing_is_written(variables):
     await VariableStore().save(KEY, {"revision": 5}, expected=None)
-    for expected in (None, 4, 6):
+    for expected in (None, {"revision": 4}, {"revision": 6}):
         with pytest.raises(WatermarkConflictError):
             await VariableStore().save(KEY, {"revision": 9}, expected=expected)
     assert await VariableStore().load(KEY) == {"revision": 5}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        KEY,
+        KEY._replace(asset_name="x" * 300),
+        KEY._replace(asset_name="my_password"),
+        KEY._replace(key="a:b"),
+    ],
+    ids=["plain", "long", "like a secret's", "ambiguous"],
+)
+async def test_a_watermark_is_listed_by_its_own_key_whatever_its_variable_is_called(variables, key):
+    await VariableStore().save(key, {"revision": 1}, expected=None)
+    variables.values["watermark:not_ours"] = "{}"
+    variables.values["another:variable:of:somebody"] = "{}"
+    assert await VariableStore().keys() == [key]
+    assert await VariableStore().load(key) == {"revision": 1}
+
+
+async def test_a_variable_that_was_stored_without_its_key_is_read_and_then_stored_with_it(variables):
+    """As releases before this one did."""
+    key = KEY._replace(asset_name="x" * 300)
+    variables.values[variable_name(key)] = '{"revision":1}'
+    assert await VariableStore().load(key) == {"revision": 1}
+    await VariableStore().save(key, {"revision": 2}, expected={"revision": 1})
+    assert json.loads(variables.values[variable_name(key)]) == {"watermark": list(key), "revision": 2}
+    assert await VariableStore().keys() == [key]
+
+
+async def test_a_save_reads_its_variable_once(variables, monkeypatch):
+    await VariableStore().save(KEY, {"revision": 1}, expected=None)
+    reads = []
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: reads.append(name) or variables.get(name))
+    await VariableStore().save(KEY, {"revision": 2}, expected={"revision": 1})
+    assert reads == ["watermark:s3:orders:k"]
+
+
+async def test_a_store_that_cannot_list_says_so():
+    class Mute(MemoryStore):
+        keys = BaseWatermarkStore.keys
+
+    with pytest.raises(StoreError, match="a Mute cannot list its watermarks; name the one that you mean"):
+        await Mute().keys()
 
 
 @pytest.mark.parametrize("store", [MemoryStore(), VariableStore()], ids=lambda store: type(store).__name__)
@@ -294,7 +348,7 @@ async def test_the_memory_store_hands_out_copies():
 async def test_the_memory_store_compares_and_sets_in_one_step():
     store = MemoryStore()
     await store.save(KEY, {"revision": 0}, expected=None)
-    saves = [store.save(KEY, {"revision": 1, "by": number}, expected=0) for number in range(10)]
+    saves = [store.save(KEY, {"revision": 1, "by": number}, expected={"revision": 0}) for number in range(10)]
     results = await asyncio.gather(*saves, return_exceptions=True)
     assert sum(result is None for result in results) == 1
     assert sum(isinstance(result, WatermarkConflictError) for result in results) == 9

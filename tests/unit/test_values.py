@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow.providers.watermark.exceptions import EventError
-from airflow.providers.watermark.values import Range, decode_value, encode_value
+from airflow.providers.watermark.values import (
+    Interval,
+    Range,
+    decode_value,
+    encode_column,
+    encode_value,
+    write_column,
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 offsets = st.timedeltas(timedelta(hours=-14), timedelta(hours=14)).map(
@@ -42,6 +49,7 @@ scalars = st.one_of(
     st.times().map(unfolded),
     st.times(timezones=offsets).map(unfolded),
     st.timedeltas(),
+    st.builds(Interval, st.integers(), st.integers(), st.integers()),
 )
 ranges = st.builds(Range, scalars, scalars, st.sampled_from(["[)", "[]", "()", "(]", "empty"]))
 values = st.recursive(
@@ -93,6 +101,7 @@ def test_an_instant_in_another_zone_comes_back_in_utc(moment):
         (datetime(2026, 1, 2, tzinfo=UTC), {"$type": "timestamp", "value": "2026-01-02T00:00:00Z"}),
         (time(1, 2), {"$type": "time", "value": "01:02:00"}),
         (timedelta(days=-1, seconds=3), {"$type": "interval", "value": [-1, 3, 0]}),
+        (Interval(14, -1, 2), {"$type": "months", "value": [14, -1, 2]}),
         (UUID(int=1), {"$type": "uuid", "value": "00000000-0000-0000-0000-000000000001"}),
         ([1, None], {"$type": "array", "value": [1, None]}),
         ({"$type": "array"}, {"$type": "object", "value": {"$type": "array"}}),
@@ -142,6 +151,7 @@ class TestOtherTypes:
         {"$type": "time", "value": "25:00"},
         {"$type": "interval", "value": [1, 2]},
         {"$type": "interval", "value": [10**12, 0, 0]},
+        {"$type": "months", "value": [1, 2]},
         {"$type": "range", "value": [1, 2]},
         {"$type": "array", "value": "x"},
         {"$type": "array", "value": [1.5]},
@@ -156,3 +166,11 @@ class TestOtherTypes:
 def test_what_is_no_value_is_an_error_that_shows_it(wire):
     with pytest.raises(EventError, match="is no value"):
         decode_value(wire)
+
+
+@given(st.lists(values, min_size=1, max_size=4), st.lists(scalars.filter(lambda value: value is not None)))
+def test_a_column_is_encoded_and_written_as_each_of_its_values(mixed, column):
+    for many in (mixed, column, [value for value in column if isinstance(value, type(column[0]))]):
+        wires = encode_column(many)
+        assert repr(wires) == repr([encode_value(value) for value in many])
+        assert write_column(wires) == [json.dumps(wire) for wire in wires]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from airflow.providers.watermark.exceptions import ConfigurationError, StateError, WatermarkConflictError
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey, configured_store
-from airflow.providers.watermark.watermark import WatermarkState
+from airflow.providers.watermark.watermark import WatermarkState, is_reset
 
 if TYPE_CHECKING:
     from airflow.providers.watermark.position import Position
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AssetWatermark"]
 
+_T = TypeVar("_T")
 _TRIES = 5
 
 
@@ -30,11 +33,13 @@ class AssetWatermark:
     :param asset_name: The watched asset.
     :param namespace: By default the watcher's short name.
     :param key: By default a digest of what is watched; :meth:`of` finds it.
+    :param store: Where it is kept: a class path, or what makes the store; by default the configured store.
     """
 
     asset_name: str
     namespace: str
     key: str
+    store: str | Callable[[], BaseWatermarkStore] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, asset: Asset) -> Self:
@@ -43,15 +48,16 @@ class AssetWatermark:
 
         :raises ConfigurationError: It has none, or several.
         """
-        keys = {
-            key
+        found = {
+            key: getattr(watcher.trigger, "store", None)
             for watcher in asset.watchers
             if isinstance(key := getattr(watcher.trigger, "key", None), WatermarkKey)
         }
-        if len(keys) != 1:
-            msg = f"asset {asset.name!r} has {len(keys)} watermark watchers; name the watermark's key"
+        if len(found) != 1:
+            msg = f"asset {asset.name!r} has {len(found)} watermark watchers; name the watermark's key"
             raise ConfigurationError(msg)
-        return cls(*keys.pop())
+        (key, store) = found.popitem()
+        return cls(*key, store=store)
 
     async def aget_value(self, store: BaseWatermarkStore | None = None) -> Position | None:
         """
@@ -62,8 +68,8 @@ class AssetWatermark:
         :raises StoreError: It cannot be found out.
         :raises StateError: What is stored cannot be used.
         """
-        value = await (store or configured_store()).load(self._store_key)
-        return None if value is None else WatermarkState.from_wire(value).low
+        value = await (store or self.make_store()).load(self._store_key)
+        return None if value is None or is_reset(value) else WatermarkState.from_wire(value).low
 
     async def aset_value(self, value: Position, store: BaseWatermarkStore | None = None) -> None:
         """
@@ -76,17 +82,15 @@ class AssetWatermark:
         :raises StateError: No watermark is stored, or it cannot be used, or has another type of position.
         :raises StoreError: The store does not answer.
         """
-        store = store or configured_store()
+        store = store or self.make_store()
         for attempt in range(_TRIES):
             stored = await store.load(self._store_key)
-            if stored is None:
+            if stored is None or is_reset(stored):
                 msg = f"no watermark {'/'.join(self._store_key)} is stored, so there is nothing to rewind"
                 raise StateError(msg)
             wire = WatermarkState.from_wire(stored).rewind(value).to_wire()
             try:
-                await store.save(
-                    self._store_key, {**wire, "revision": wire["revision"] + 1}, expected=wire["revision"]
-                )
+                await store.save(self._store_key, {**wire, "revision": wire["revision"] + 1}, expected=stored)
             except WatermarkConflictError:
                 if attempt == _TRIES - 1:
                     raise
@@ -95,11 +99,27 @@ class AssetWatermark:
 
     def get_value(self) -> Position | None:
         """Read the low watermark; see :meth:`aget_value`."""
-        return asyncio.run(self.aget_value())
+        return asyncio.run(self._alone(self.aget_value))
 
     def set_value(self, value: Position) -> None:
         """Set the low watermark; see :meth:`aset_value`."""
-        asyncio.run(self.aset_value(value))
+        asyncio.run(self._alone(functools.partial(self.aset_value, value)))
+
+    def make_store(self) -> BaseWatermarkStore:
+        """
+        Build the store that keeps the watermark.
+
+        :raises ConfigurationError: It cannot be built.
+        """
+        return self.store() if callable(self.store) else configured_store(self.store)
+
+    async def _alone(self, work: Callable[[BaseWatermarkStore], Awaitable[_T]]) -> _T:
+        """Do something in an event loop that ends with it."""
+        store = self.make_store()
+        try:
+            return await work(store)
+        finally:
+            await store.close()
 
     @property
     def _store_key(self) -> WatermarkKey:

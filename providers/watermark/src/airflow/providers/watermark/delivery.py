@@ -7,6 +7,14 @@ has been yielded; it is *acknowledged* once Airflow says that the event is in th
 shared streams' ack mode, Airflow 3.3 and later); and it is *committed*, that is saved in the store, once the
 acknowledgement has aged by ``commit_delay``.
 
+Below Airflow 3.3 nothing says so. There every third nap has to end with an answer of the supervisor, the
+process that stores events, or it and all later ones do not count; and whatever was in flight before such a
+question is taken for acknowledged. The triggerer hands events over once a second, in the order in which the
+supervisor is asked, and a nap is no shorter. So a state is committed only after three answers or more, with
+three naps after each but the last: by the second the event had been handed over, by the third it had been
+stored or dropped, and whoever was to be cancelled was. A supervisor that stalls does not look like a stored
+event: while it does not answer, nothing ages.
+
 It has to age because of one hole: when the trigger's row is gone (the Dag was paused, the trigger edited)
 Airflow drops the event and acknowledges it all the same (``Trigger.submit_event``), and the cancellation of
 the trigger comes with the same answer of the supervisor, or with the next. Whoever waits is cancelled first,
@@ -22,20 +30,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from airflow.providers.watermark.exceptions import StateError, StoreError, WatermarkConflictError
 from airflow.providers.watermark.stores.base import BaseWatermarkStore, WatermarkKey
-from airflow.providers.watermark.watermark import WatermarkState
-from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+from airflow.providers.watermark.version_compat import HAS_ACK_MODE, AdvanceItem, SharedStreamProducer
+from airflow.providers.watermark.watermark import WatermarkState, is_reset
 
-__all__ = ["DEFAULT_COMMIT_DELAY", "AckModeProducer", "Committer", "Emission", "StaleError"]
+__all__ = [
+    "DEFAULT_COMMIT_DELAY",
+    "MIN_COMMIT_DELAY",
+    "AckModeProducer",
+    "Committer",
+    "Emission",
+    "StaleError",
+]
 
-DEFAULT_COMMIT_DELAY: Final = 5.0
+DEFAULT_COMMIT_DELAY: Final = 5.0 if HAS_ACK_MODE else 10.0
 """Seconds between the acknowledgement of an event and the commit of its watermark."""
+
+MIN_COMMIT_DELAY: Final = 0.0 if HAS_ACK_MODE else 10.0
+"""Seconds below which ``commit_delay`` is not followed: without acknowledgements a nap lasts a second."""
 
 MAX_UNACKNOWLEDGED: Final = 64
 """Events of one watcher that Airflow may have to store at a time: about a second's work for its supervisor,
@@ -45,6 +63,7 @@ MAX_UNCOMMITTED: Final = 512
 """Events of one watcher that may wait to be committed: those of ``commit_delay`` and a little more."""
 
 _NAPS: Final = 10
+_NAPS_PER_ROUND_TRIP: Final = 3
 
 
 class StaleError(Exception):
@@ -60,12 +79,15 @@ class Emission:
     :param state: The state to commit after it.
     :param worth_saving: Whether a state without an event is saved, or only replaces the one in memory.
     :param acknowledged: The nap count at the acknowledgement.
+    :param handed_over: Whether its consumer has asked for more since. Where nothing acknowledges events, no
+        answer of the supervisor counts before: the triggerer writes its log before it takes an event.
     """
 
     payload: dict[str, Any] | None
     state: WatermarkState
     worth_saving: bool = True
     acknowledged: int | None = None
+    handed_over: bool = False
 
 
 class Committer:
@@ -77,6 +99,7 @@ class Committer:
     :param source: The fingerprint of what is watched; a stored state of another source is refused.
     :param commit_delay: Seconds that an acknowledgement ages, above 0.
     :param log: Where to say that saving fails, once per cause.
+    :param round_trip: Where nothing acknowledges events: returns once the triggerer's supervisor answers.
     """
 
     def __init__(
@@ -87,6 +110,7 @@ class Committer:
         source: Mapping[str, Any],
         commit_delay: float,
         log: logging.Logger | logging.LoggerAdapter[Any],
+        round_trip: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._make_store = make_store
         self._store: BaseWatermarkStore | None = None
@@ -94,6 +118,7 @@ class Committer:
         self._source = source
         self._nap = commit_delay / _NAPS
         self._log = log
+        self._round_trip = round_trip
         self._lock = asyncio.Lock()
         self._in_flight: deque[Emission] = deque()
         self._unacknowledged = 0
@@ -106,6 +131,7 @@ class Committer:
         self._status: Mapping[str, str] | None = None
         self._unsure: WatermarkState | None = None
         self._wire: dict[str, Any] | None = None
+        self._epoch = 1
         self.committed: WatermarkState | None = None
         self.head: WatermarkState | None = None
 
@@ -121,8 +147,12 @@ class Committer:
             self._drop()
             self._stale.clear()
             self._unsure = self._wire = self.committed = None
+            self._epoch = 1
             wire = await self._load()
             if wire is None:
+                return None
+            if is_reset(wire):
+                self._wire, self._epoch = wire, wire["epoch"]
                 return None
             state = WatermarkState.from_wire(wire)
             if state.source != self._source:
@@ -158,9 +188,9 @@ class Committer:
         self._raise_if_stale()
 
     async def create(self, state: WatermarkState) -> None:
-        """Save a first state at once."""
+        """Save a first state at once, in the epoch that a reset has begun."""
         async with self._lock:
-            await self._save(state)
+            await self._save(replace(state, epoch=self._epoch))
             self.head = self.committed
 
     async def intend(self, state: WatermarkState) -> WatermarkState:
@@ -187,9 +217,15 @@ class Committer:
             await self._first_of(self._moved, self._stale)
         self._raise_if_stale()
 
-    async def report(self, status: Mapping[str, str] | None) -> None:
-        """Save the watcher's status, if there is a watermark and the store can be reached."""
+    async def report(self, status: Mapping[str, str] | None, *, save: bool = True) -> None:
+        """
+        Note the watcher's status, to be saved with the next state.
+
+        :param save: Save it at once, if there is a watermark and the store can be reached.
+        """
         self._status = status
+        if not save:
+            return
         async with self._lock:
             if self.committed is None or self.committed.status == status:
                 return
@@ -238,6 +274,15 @@ class Committer:
             self._log.warning("Airflow did not store an event; what is not yet committed is delivered again")
             self._drop()
 
+    def abandon(self) -> None:
+        """Commit nothing more of what is in flight: the watcher was cancelled."""
+        self._drop()
+
+    @property
+    def uncommitted(self) -> int:
+        """How many events have been handed over, and not yet committed."""
+        return len(self._in_flight)
+
     async def rest(self, seconds: float) -> None:
         """Sleep, or less if uncommitted work has to be dropped meanwhile."""
         if seconds > 0:
@@ -251,8 +296,9 @@ class Committer:
                 self._taken.clear()
                 await self._taken.wait()
             await asyncio.sleep(self._nap)
-            self._naps += 1
             try:
+                await self._presume()
+                self._naps += 1
                 await self._commit()
             except WatermarkConflictError as error:
                 self._log.warning(
@@ -267,6 +313,15 @@ class Committer:
             else:
                 failure = None
 
+    async def _presume(self) -> None:
+        """Where nothing acknowledges events: do so, now and then, once the supervisor has answered."""
+        if self._round_trip is None or self._naps % _NAPS_PER_ROUND_TRIP:
+            return
+        asked_after = [emission for emission in self._in_flight if emission.handed_over]
+        await self._round_trip()
+        for emission in asked_after:
+            self.acknowledge(emission)
+
     async def _commit(self) -> None:
         async with self._lock:
             aged = 0
@@ -277,21 +332,11 @@ class Committer:
             if not aged:
                 return
             emissions = self._in_flight
-            await self._look_before_save()
             await self._save(emissions[aged - 1].state)
             if emissions is self._in_flight:  # nothing was dropped meanwhile
                 for _ in range(aged):
                     emissions.popleft()
                 self._moved.set()
-
-    async def _look_before_save(self) -> None:
-        """Find an edit that left the revision as it was, where a save would not."""
-        if self._store is None or self._store.compare_and_set or self._unsure is not None:
-            return
-        wire = await self._store.load(self._key)
-        if wire is not None and wire != self._wire:
-            msg = f"the watermark {'/'.join(self._key)} was changed by another writer"
-            raise WatermarkConflictError(msg)
 
     async def _load(self) -> dict[str, Any] | None:
         if self._store is None:
@@ -303,11 +348,11 @@ class Committer:
             self._store = self._make_store()
         if self._unsure is not None:
             self._settle(await self._store.load(self._key))
-        revision = 0 if self.committed is None else self.committed.revision
+        revision = 0 if self._wire is None else self._wire["revision"]
         state = replace(state, revision=revision + 1, status=self._status)
         wire = state.to_wire()
         self._unsure = state
-        await self._store.save(self._key, wire, expected=revision or None)
+        await self._store.save(self._key, wire, expected=self._wire)
         self.committed, self._wire, self._unsure = state, wire, None
 
     def _settle(self, wire: dict[str, Any] | None) -> None:

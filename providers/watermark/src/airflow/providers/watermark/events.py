@@ -105,7 +105,7 @@ class Batch:
             raise EventError(msg)
         entry = {"id": change.id, **change.detail}
         try:
-            size = _json_size(entry) + len(", ")
+            size = (_json_size(entry) if change.size is None else change.size) + len(", ")
         except (TypeError, ValueError) as error:
             msg = f"the detail of change {change.identity!r} is not strict JSON: {error}"
             raise EventError(msg) from error
@@ -219,9 +219,10 @@ class ObjectChange(DeliveredChange):
 
     :param bucket: The bucket's name.
     :param key: The object's key, exactly as the store has it.
-    :param uri: ``s3://bucket/key``, the key not quoted.
+    :param uri: ``s3://bucket/key`` or ``gs://bucket/key``, the key not quoted.
     :param size: Bytes.
-    :param etag: The store's entity tag, without quotes; a change token, not always an MD5.
+    :param etag: S3's entity tag, without quotes: a change token, not always an MD5. Empty for GCS.
+    :param generation: GCS's number of this version of the object. Empty for S3.
     :param last_modified: When the store says it was written; aware, in UTC. For a multipart upload to S3
         that is the moment when the upload was begun.
     """
@@ -230,7 +231,8 @@ class ObjectChange(DeliveredChange):
     key: str
     uri: str
     size: int
-    etag: str
+    etag: str = ""
+    generation: str = ""
     last_modified: datetime
 
     @classmethod
@@ -239,6 +241,7 @@ class ObjectChange(DeliveredChange):
         scheme, _, rest = _typed(watermark, "source", str).partition("://")
         bucket = rest.partition("/")[0]
         key = _typed(entry, "key", str)
+        version = "generation" if scheme == "gs" else "etag"
         return cls(
             id=entry["id"],
             epoch=watermark["epoch"],
@@ -248,7 +251,7 @@ class ObjectChange(DeliveredChange):
             key=key,
             uri=f"{scheme}://{bucket}/{key}",
             size=_typed(entry, "size", int),
-            etag=_typed(entry, "etag", str),
+            **{version: _typed(entry, version, str)},
             last_modified=parse_timestamp(entry["last_modified"]),
         )
 
@@ -296,7 +299,11 @@ class RowChange(DeliveredChange):
         return (self.cursor,)
 
 
-_TYPES: Final[Mapping[str, type[DeliveredChange]]] = {"s3": ObjectChange, "sql": RowChange}
+_TYPES: Final[Mapping[str, type[DeliveredChange]]] = {
+    "gcs": ObjectChange,
+    "s3": ObjectChange,
+    "sql": RowChange,
+}
 
 
 def read_changes(triggering_asset_events: Mapping[Any, Sequence[Any]] | None, asset: Asset) -> list[Any]:

@@ -7,6 +7,7 @@ Errors, grouped by what the reader has to do next.
     ├── ConfigurationError      fix the Dag, the connection or the permissions
     │   └── InvalidArgumentError    a trigger argument, found while the Dag is parsed
     ├── SourceError             wait: the source does not answer as it should; it is tried again
+    │   └── ThrottledError          it asks for fewer requests, and gets fewer
     ├── StoreError              wait: the watermark store does not answer; it is tried again
     │   └── WatermarkConflictError  somebody else changed the watermark; it is loaded again
     ├── StateError              repair or reset the stored watermark
@@ -26,6 +27,7 @@ __all__ = [
     "SourceError",
     "StateError",
     "StoreError",
+    "ThrottledError",
     "WatermarkConflictError",
     "WatermarkError",
 ]
@@ -45,6 +47,10 @@ class InvalidArgumentError(ConfigurationError, ValueError):
 
 class SourceError(WatermarkError):
     """The source failed or answered nonsense; the watcher tries again and has lost nothing."""
+
+
+class ThrottledError(SourceError):
+    """The source is asked too much; the watcher asks less of it at a time."""
 
 
 class StoreError(WatermarkError):

@@ -41,6 +41,7 @@ __all__ = [
     "decode_position",
     "encode_position",
     "floor_timestamp",
+    "format_timestamp",
     "is_after",
     "parse_timestamp",
     "position_type",
@@ -143,6 +144,9 @@ def encode_position(value: Position) -> dict[str, Any]:
         except for decimals, which keep their scale.
     :raises PositionTypeError: The value is no position.
     """
+    if isinstance(value, datetime):  # as most are
+        kind = "naive-timestamp" if value.utcoffset() is None else "timestamp"
+        return {"type": kind, "value": format_timestamp(value)}
     kind = position_type(value)
     text: str | list[dict[str, Any]] | None
     match value:
@@ -150,8 +154,6 @@ def encode_position(value: Position) -> dict[str, Any]:
             text = None
         case tuple():
             text = [encode_position(each) for each in value]
-        case datetime():
-            text = format_timestamp(value)
         case date():
             text = value.isoformat()
         case bytes():
@@ -195,6 +197,8 @@ def decode_position(wire: object) -> Position:
 
 def format_timestamp(value: datetime) -> str:
     """Write a timestamp as ISO 8601: an aware one in UTC with a ``Z``, a naive one without an offset."""
+    if value.tzinfo is UTC:  # as most are: at half the price
+        return value.isoformat()[: -len("+00:00")] + "Z"
     if value.utcoffset() is None:
         return value.isoformat()
     return value.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -12,7 +12,7 @@ from typing import Any
 
 _PACKAGE = "airflow.providers.watermark"
 _INTEGRATION = "Asset Watermarks"
-_NOT_WATCHERS = frozenset({"arguments", "base", "dataclass", "globs", "object_store", "watching"})
+_NOT_WATCHERS = frozenset({"arguments", "base", "dataclass", "globs", "health", "object_store", "watching"})
 
 
 def _trigger_modules() -> list[str]:
@@ -34,6 +34,7 @@ def get_provider_info() -> dict[str, Any]:
         "description": "Start a Dag with exactly what is new in an object store or a table.",
         "integrations": [{"integration-name": _INTEGRATION, "tags": ["software"]}],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": _trigger_modules()}],
+        "cli": [f"{_PACKAGE}.cli.get_watermark_cli_commands"],
         "config": {
             "watermark": {
                 "description": "Options of the asset watchers of airflow-provider-watermark.",
@@ -47,6 +48,28 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "my_company.watermarks.RedisStore",
                         "default": "airflow.providers.watermark.stores.variable.VariableStore",
+                    },
+                    "sql_conn_id": {
+                        "description": (
+                            "The Airflow connection, of type postgres, mysql or sqlite, of the database in "
+                            "which airflow.providers.watermark.stores.sql.SqlStore keeps watermarks. Create "
+                            "its table with 'airflow watermarks migrate'.\n"
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "watermarks",
+                        "default": "",
+                    },
+                    "object_storage_path": {
+                        "description": (
+                            "The folder in which "
+                            "airflow.providers.watermark.stores.object_storage.ObjectStorageStore keeps "
+                            "watermarks, one object each, as a URL that Airflow's ObjectStoragePath takes.\n"
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "s3://aws_default@bucket/watermarks",
+                        "default": "",
                     },
                 },
             },

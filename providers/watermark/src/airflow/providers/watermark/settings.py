@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["DEFAULT_STORE", "store_class_path"]
+from airflow.providers.watermark.exceptions import ConfigurationError
+
+__all__ = ["DEFAULT_STORE", "object_storage_path", "sql_conn_id", "store_class_path"]
 
 DEFAULT_STORE: Final = "airflow.providers.watermark.stores.variable.VariableStore"
 
@@ -14,3 +16,33 @@ def store_class_path() -> str:
     from airflow.configuration import conf
 
     return str(conf.get("watermark", "store", fallback=DEFAULT_STORE))
+
+
+def sql_conn_id() -> str:
+    """
+    Give ``[watermark] sql_conn_id``: the Airflow connection of the ``sql`` store.
+
+    :raises ConfigurationError: It is not set.
+    """
+    return _needed("sql_conn_id", "the Airflow connection of the database with the watermarks")
+
+
+def object_storage_path() -> str:
+    """
+    Give ``[watermark] object_storage_path``: the folder of the ``object_storage`` store, as a URL.
+
+    :raises ConfigurationError: It is not set.
+    """
+    return _needed(
+        "object_storage_path", "the folder for the watermarks, such as s3://aws_default@bucket/folder"
+    )
+
+
+def _needed(option: str, what: str) -> str:
+    from airflow.configuration import conf
+
+    value = str(conf.get("watermark", option, fallback="") or "")
+    if not value:
+        msg = f"[watermark] {option} is not set; the configured store needs it: {what}"
+        raise ConfigurationError(msg)
+    return value

@@ -12,6 +12,7 @@ type          Python value                                    wire value
 ``decimal``   :class:`~decimal.Decimal`, likewise             its exact text
 ``time``      :class:`datetime.time`                          ISO 8601
 ``interval``  :class:`datetime.timedelta`                     ``[days, seconds, microseconds]``
+``months``    :class:`Interval`: no fixed time                ``[months, days, microseconds]``
 ``array``     :class:`list` and :class:`tuple`                a list of values
 ``object``    :class:`dict` with string keys                  an object of values
 ``range``     a range with ``lower``, ``upper`` and bounds    ``[lower, upper, bounds]``
@@ -21,18 +22,21 @@ type          Python value                                    wire value
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from airflow.providers.watermark.exceptions import EventError, StateError
-from airflow.providers.watermark.position import decode_position, encode_position
+from airflow.providers.watermark.position import decode_position, encode_position, format_timestamp
 
-__all__ = ["Range", "decode_value", "encode_value"]
+__all__ = ["Interval", "Range", "decode_value", "encode_column", "encode_value", "write_column"]
 
 _TYPE: Final = "$type"
+_write: Final = json.JSONEncoder().encode
 
 
 class Range(NamedTuple):
@@ -47,6 +51,20 @@ class Range(NamedTuple):
     lower: Any
     upper: Any
     bounds: str
+
+
+class Interval(NamedTuple):
+    """
+    A span of time that no :class:`~datetime.timedelta` can hold, since months and days differ in length.
+
+    :param months: Twelve to a year.
+    :param days: Beside the months; a day may have 23 or 25 hours.
+    :param microseconds: Beside the days; a day or more of them is not the same as a day.
+    """
+
+    months: int
+    days: int
+    microseconds: int
 
 
 def encode_value(value: object) -> Any:  # noqa: C901, PLR0912 - a table, spelled as a match
@@ -73,6 +91,8 @@ def encode_value(value: object) -> Any:  # noqa: C901, PLR0912 - a table, spelle
             return {_TYPE: "time", "value": value.isoformat()}
         case timedelta():
             return {_TYPE: "interval", "value": [value.days, value.seconds, value.microseconds]}
+        case Interval():
+            return {_TYPE: "months", "value": list(value)}
         case Range():
             wire_bounds = [encode_value(value.lower), encode_value(value.upper), value.bounds]
             return {_TYPE: "range", "value": wire_bounds}
@@ -85,6 +105,40 @@ def encode_value(value: object) -> Any:  # noqa: C901, PLR0912 - a table, spelle
     if hasattr(value, "as_string"):  # asyncpg's bit strings, in groups of four
         return {_TYPE: "text", "value": value.as_string().replace(" ", "")}
     return {_TYPE: "text", "value": str(value)}
+
+
+def encode_column(values: Sequence[object]) -> list[Any]:
+    """
+    Give the JSON forms of many values, most of them of one type: as :func:`encode_value`, and faster.
+
+    :param values: Those of one column, say.
+    """
+    kinds = set(map(type, values))
+    if kinds <= _STAND_AS_THEY_ARE or (kinds == {str} and all(map(str.isascii, values))):  # type: ignore[arg-type]
+        return list(values)
+    return [
+        encoder(value) if (encoder := _ENCODERS.get(type(value))) is not None else encode_value(value)
+        for value in values
+    ]
+
+
+def write_column(wires: Sequence[Any]) -> list[str]:
+    """
+    Give the JSON texts of many values' JSON forms: as :func:`json.dumps`, and faster.
+
+    :param wires: What :func:`encode_column` gave.
+    """
+    kinds = set(map(type, wires))
+    if kinds == {int}:
+        return list(map(str, wires))
+    if kinds == {dict}:
+        return [
+            f'{{"$type": "{wire[_TYPE]}", "value": {_write(wire["value"])}}}'
+            if wire["value"].__class__ is str
+            else _write(wire)
+            for wire in wires
+        ]
+    return list(map(_write, wires))
 
 
 def decode_value(wire: object) -> Any:
@@ -114,6 +168,8 @@ def _decode(wire: object) -> Any:  # noqa: C901 - likewise
             return time.fromisoformat(text)
         case {"$type": "interval", "value": [int(days), int(seconds), int(microseconds)]}:
             return timedelta(days=days, seconds=seconds, microseconds=microseconds)
+        case {"$type": "months", "value": [int(months), int(days), int(microseconds)]}:
+            return Interval(months, days, microseconds)
         case {"$type": "range", "value": [lower, upper, str(bounds)]}:
             return Range(_decode(lower), _decode(upper), bounds)
         case {"$type": "array", "value": list(values)}:
@@ -132,3 +188,21 @@ def _range(value: Any) -> Range:
     return Range(
         value.lower, value.upper, ("[" if value.lower_inc else "(") + ("]" if value.upper_inc else ")")
     )
+
+
+_STAND_AS_THEY_ARE: Final = frozenset({int, bool, type(None)})
+
+_ENCODERS: Final[Mapping[type, Callable[[Any], Any]]] = {
+    int: lambda value: value,
+    bool: lambda value: value,
+    type(None): lambda value: value,
+    str: lambda value: value if value.isascii() else encode_value(value),
+    float: lambda value: {_TYPE: "float", "value": repr(value)},
+    Decimal: lambda value: {_TYPE: "decimal", "value": str(value)},
+    datetime: lambda value: {
+        _TYPE: "timestamp" if value.tzinfo is not None else "naive-timestamp",
+        "value": format_timestamp(value),
+    },
+    UUID: lambda value: {_TYPE: "uuid", "value": str(value)},
+}
+"""Of the types that most columns have, as :func:`encode_value` would."""

@@ -27,7 +27,7 @@ from airflow.providers.watermark.position import (
     require_same_type,
 )
 
-__all__ = ["MAX_PENDING", "STATE_VERSION", "Pending", "Sweep", "WatermarkState"]
+__all__ = ["MAX_PENDING", "STATE_VERSION", "Pending", "Sweep", "WatermarkState", "is_reset", "reset_wire"]
 
 STATE_VERSION: Final = 1
 MAX_PENDING: Final = 2048
@@ -60,6 +60,10 @@ class WatermarkState:
     :param cursor: How far that sweep has been delivered, in reading order, inclusive.
     :param seen: Ids of delivered changes after ``low``, with their positions.
     :param pending: Late identities, by :func:`~airflow.providers.watermark.change.digest`.
+    :param anchor: Where sweeps may begin, in reading order, exclusive; ``None``: at the beginning.
+    :param stray_low: The low watermark of strays, an inclusive cut, where the watcher has them: changes that
+        most sweeps do not look for.
+    :param stray_high: While the sweep under way looks for strays, their bound in it, inclusive.
     :param restless: Whether the newest event followed another so closely that Airflow may have stored it
         without starting a run: then one without changes is owed.
     :param epoch: Raised by each rewind: what is delivered again on purpose has another epoch.
@@ -73,6 +77,9 @@ class WatermarkState:
     cursor: Position | None = None
     seen: Mapping[str, Position] = field(default_factory=lambda: _NOTHING)
     pending: Mapping[str, Pending] = field(default_factory=lambda: _NOTHING)
+    anchor: Position | None = None
+    stray_low: Position | None = None
+    stray_high: Position | None = None
     restless: bool = False
     epoch: int = 1
     revision: int = 0
@@ -93,7 +100,16 @@ class WatermarkState:
         # What is under way stays so: no sweep may look at it before it ends.
         pending = {name: slot._replace(last=None) if back else slot for name, slot in self.pending.items()}
         return replace(
-            self, low=low, high=None, cursor=None, seen=_NOTHING, pending=pending, epoch=self.epoch + 1
+            self,
+            low=low,
+            high=None,
+            cursor=None,
+            seen=_NOTHING,
+            pending=pending,
+            anchor=None,
+            stray_low=None if self.stray_low is None else low,
+            stray_high=None,
+            epoch=self.epoch + 1,
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -112,6 +128,12 @@ class WatermarkState:
             ),
             "restless": self.restless,
             "status": None if self.status is None else dict(self.status),
+            # What only some watchers have.
+            **{
+                name: encode_position(position)
+                for name in ("anchor", "stray_low", "stray_high")
+                if (position := getattr(self, name)) is not None
+            },
         }
 
     @classmethod
@@ -151,6 +173,11 @@ class WatermarkState:
                     names[0]: Pending(position, None if names[1] == _NO_ID else names[1])
                     for position, names in _unpack(wire["pending"], 2)
                 },
+                **{
+                    name: decode_position(wire[name])
+                    for name in ("anchor", "stray_low", "stray_high")
+                    if name in wire
+                },
                 restless=wire["restless"],
                 epoch=wire["epoch"],
                 revision=wire["revision"],
@@ -164,11 +191,35 @@ class WatermarkState:
 
     def _require_one_type(self) -> None:
         since = (slot.since for slot in self.pending.values())
-        positions = [self.low, self.high, *self.seen.values(), *since]
+        positions = [self.low, self.high, self.stray_low, self.stray_high, *self.seen.values(), *since]
         kinds = {position_type(position) for position in positions if position is not None} - {"beginning"}
         if len(kinds) > 1:
             msg = f"it mixes positions of the types {', '.join(sorted(kinds))}"
             raise PositionTypeError(msg)
+
+
+def reset_wire(wire: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Give what is stored in place of a watermark that an operator resets: its watcher then starts anew.
+
+    A watermark that is merely gone changes nothing for a watcher that runs. The epoch goes up, so that
+    consumers can tell what is delivered again on purpose.
+
+    :param wire: What is stored, even if it is damaged.
+    """
+    whole = {name: int(wire[name]) for name in ("epoch", "revision") if _is_whole(wire.get(name))}
+    return {
+        "version": STATE_VERSION,
+        "reset": True,
+        "epoch": whole.get("epoch", 0) + 1,
+        "revision": whole.get("revision", 0) + 1,
+    }
+
+
+def is_reset(wire: Mapping[str, Any]) -> bool:
+    """Tell whether :func:`reset_wire` has made this."""
+    whole = all(_is_whole(wire.get(name)) for name in ("epoch", "revision"))
+    return whole and wire.get("reset") is True and wire.get("version") == STATE_VERSION
 
 
 class Sweep:
@@ -183,6 +234,9 @@ class Sweep:
     :ivar high: The cut that it leaves behind, inclusive.
     :ivar due: Changes at or after it wait, unless they are settled; ``None``: nothing waits.
     :ivar cursor: How far it has come in reading order, inclusive; reading goes on after it.
+    :ivar anchor: Where later sweeps may begin, in reading order, exclusive; a watcher that has read all may
+        move it on.
+    :ivar stray_high: The cut that it leaves behind for strays, inclusive; ``None``: it looks for none.
     :ivar full: Whether a change had to wait because ``seen`` was full.
     :ivar held_back: Whether late identities without a slot hold ``high`` back.
     :ivar future: The first future-dated change that was met.
@@ -203,13 +257,22 @@ class Sweep:
         # Only a sweep that *began* without an identity's upload may forget it: everything it could
         # have left behind is visible to this sweep, from its first page on.
         forgets = not resumed and bounds.late is not None
-        late = {digest(identity) for identity in bounds.late or ()}
-        self._leaving = state.pending.keys() - late if forgets else set()
-        self._state = replace(state, high=high)
+        self._late = {digest(identity): identity for identity in bounds.late or ()}
+        self._leaving = state.pending.keys() - self._late.keys() if forgets else set()
+        stray_low = state.stray_low
+        if stray_low is None and bounds.strays is not None:
+            stray_low = state.low
+        self._stray_low: Position = state.low if stray_low is None else stray_low
+        self.stray_high: Position | None = state.stray_high if resumed else None
+        if not resumed and bounds.strays is not None:
+            bound = bounds.strays if is_after(high, bounds.strays) else high
+            self.stray_high = bound if is_after(bound, self._stray_low) else None
+        self._state = replace(state, high=high, stray_low=stray_low, stray_high=self.stray_high)
         self.low: Position = state.low
         self.high: Position = high
         self.due: Position | None = bounds.due
         self.cursor: Position | None = state.cursor
+        self.anchor: Position | None = state.anchor
         self.full = False
         self.future: Change | None = None
         self.future_count = 0
@@ -231,14 +294,42 @@ class Sweep:
             self._pending[name] = Pending(since)
         return bound
 
-    def concerns(self, identity: str, position: Position) -> bool:
+    @property
+    def awaited(self) -> dict[str, str | None]:
+        """Late identities with a slot, by digest; ``None`` for what the source tells no more."""
+        return {name: self._late.get(name) for name in self._pending}
+
+    @property
+    def earliest(self) -> Position:
+        """The cut, inclusive, at or before which no change that is looked for can be, strays aside."""
+        found = self.low
+        for slot in self._pending.values():
+            if is_after(found, slot.since):
+                found = slot.since
+        return found
+
+    @property
+    def since(self) -> Position:
+        """The cut, inclusive, at or before which nothing is looked for but what is late."""
+        looks_back = self.stray_high is not None and is_after(self.low, self._stray_low)
+        return self._stray_low if looks_back else self.low
+
+    def concerns(
+        self, identity: str, position: Position, change_id: str = "", *, stray: bool = False
+    ) -> bool:
         """
         Tell whether a change can be news at all; a watcher may leave out what cannot.
 
         :param identity: The change's identity.
         :param position: The change's position.
+        :param stray: Whether it is a stray.
+        :param change_id: The change's id, if it has been made already: what was delivered is no news.
         """
-        return is_after(position, self.low) or (bool(self._pending) and digest(identity) in self._pending)
+        if stray:
+            return self._is_stray_news(position)
+        if self._pending and digest(identity) in self._pending:
+            return True
+        return change_id not in self._seen and is_after(position, self.low)
 
     def admits(self, change: Change) -> bool:
         """
@@ -247,6 +338,8 @@ class Sweep:
         :raises PositionTypeError: Its position is of another type than the watermark's.
         """
         position = change.position
+        if change.stray:
+            return self._is_stray_news(position)
         slot = self._pending.get(digest(change.identity)) if self._pending else None
         if not is_after(position, self.low):
             return slot is not None and not is_after(slot.since, position) and slot.last != change.id
@@ -266,13 +359,20 @@ class Sweep:
         self.full = self._max_seen > 0  # settled delivery remembers nothing, and is never full
         return False
 
+    def _is_stray_news(self, position: Position) -> bool:
+        """Tell whether a stray is delivered: once it is settled, since the next sweeps do not look for it."""
+        high = self.stray_high
+        return high is not None and is_after(position, self._stray_low) and not is_after(position, high)
+
     def take(self, change: Change) -> None:
         """Note that an admitted change goes into the current batch."""
+        self.cursor = change.cursor
+        if change.stray:
+            return
         if is_after(change.position, self.high):
             self._seen[change.id] = change.position
         if self._pending and (slot := self._pending.get(digest(change.identity))) is not None:
             self._remember(change, slot)
-        self.cursor = change.cursor
 
     def read_to(self, page: Page) -> None:
         """Note that a whole page has been read."""
@@ -296,6 +396,9 @@ class Sweep:
             low=high,
             high=None,
             cursor=None,
+            anchor=self.anchor,
+            stray_low=self._state.stray_low if self.stray_high is None else self.stray_high,
+            stray_high=None,
             seen={name: position for name, position in self._seen.items() if is_after(position, high)},
             pending={name: slot for name, slot in self._pending.items() if name not in self._leaving},
         )

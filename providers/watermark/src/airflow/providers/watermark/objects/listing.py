@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -68,7 +68,7 @@ class Listing:
     :param objects: Those of interest, in key order.
     :param first: The first key on the page, of interest or not; ``None`` if the page is empty.
     :param last: Likewise the last one.
-    :param count: How many keys there are on the page.
+    :param count: How many keys there are on the page; of one that is cut off, how many at least.
     :param token: What the store wants to hear to go on behind this page; ``None`` at the end.
     """
 
@@ -144,14 +144,16 @@ async def read_range(store: ObjectStore, keys: KeyRange, interest: Interest) -> 
 
 def _check_order(store: ObjectStore, page: Listing, after: str | None) -> None:
     """Check that keys grow, from the one before the page to its last one."""
-    if page.first is not None and after is not None and page.first <= after:
+    if page.first is None:
+        return
+    if after is not None and page.first <= after:
         _refuse(store, page.first, after)
-    previous = after
+    previous, is_new = page.first, True
     for each in page.objects:
-        if previous is not None and each.key <= previous:
+        if each.key < previous or (each.key == previous and not is_new):
             _refuse(store, each.key, previous)
-        previous = each.key
-    if page.last is not None and previous is not None and page.last < previous:
+        previous, is_new = each.key, False
+    if page.last is not None and page.last < previous:
         _refuse(store, page.last, previous)
 
 
@@ -165,5 +167,8 @@ def _refuse(store: ObjectStore, key: str, previous: str) -> None:
 
 def _cut(page: Listing, until: str) -> Listing:
     """Leave out what comes after a key, which is at or before the page's last one."""
+    if page.last == until:
+        return replace(page, token=None)
     objects = [each for each in page.objects if each.key <= until]
-    return Listing(objects=objects, first=page.first, last=until, count=page.count, token=None)
+    first = page.first if page.first is not None and page.first <= until else None
+    return Listing(objects=objects, first=first, last=until, count=len(objects), token=None)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Final
 
-__all__ = ["PrefixTemplate"]
+__all__ = ["AHEAD", "PrefixTemplate"]
 
 _FIELDS: Final = {
     "Y": (r"\d{4}", 4),

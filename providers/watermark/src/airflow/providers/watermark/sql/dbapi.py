@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -14,6 +16,7 @@ from asgiref.sync import sync_to_async
 from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
 from airflow.providers.watermark.position import Position, position_type
 from airflow.providers.watermark.sql.settling import History
+from airflow.providers.watermark.version_compat import get_connection, unbroken
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Dialect
@@ -34,10 +37,28 @@ _CLOCKS: Final = {
 """How databases tell the time in UTC; others are asked for CURRENT_TIMESTAMP, which must have an offset."""
 
 
+_MYSQL: Final = frozenset({"mysql", "mariadb"})
+_MYSQL_TIMESTAMP: Final = 7
+"""The DB-API type code of ``TIMESTAMP`` columns, which are instants; ``DATETIME`` columns are not."""
+
+_MYSQL_SETTINGS: Final = (
+    "SET time_zone = '+00:00'",
+    # Of the isolation levels, the one in which a transaction may begin before its first query.
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+)
+
+# InnoDB looks at its transactions again only if nobody has asked for them for 0.1 s, and else repeats what it
+# said, however long ago. It has looked if it tells of this very query. Its times are in the system's zone.
 _OLDEST_TRANSACTION: Final = """
-SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, NOW())) FROM information_schema.innodb_trx
-WHERE trx_mysql_thread_id <> CONNECTION_ID()
+SELECT /* {nonce} */ MAX(trx_mysql_thread_id = CONNECTION_ID() AND INSTR(trx_query, '{nonce}') > 0),
+  MAX(IF(trx_mysql_thread_id = CONNECTION_ID(), NULL,
+         TIMESTAMPDIFF(SECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM'))))
+FROM information_schema.innodb_trx
 """
+_CACHED: Final = 0.11
+"""Seconds after which InnoDB looks again."""
+
+_LOOKS: Final = 3
 
 
 _NO_ROW_VALUES: Final = frozenset({"mssql", "oracle"})
@@ -52,6 +73,7 @@ class DbApiDatabase:
     """
 
     exact: Final = False
+    oldest: Final = None
 
     def __init__(self, conn_id: str, *, log: logging.Logger | logging.LoggerAdapter[Any]) -> None:
         self._conn_id = conn_id
@@ -64,12 +86,10 @@ class DbApiDatabase:
     async def open(self) -> None:
         """Connect."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="watermark-sql")
-        await self._call("connecting", self._connect)
+        await unbroken(self._call("connecting", self._connect))
 
     def _connect(self) -> None:
-        from airflow.sdk import BaseHook
-
-        hook: Any = BaseHook.get_connection(self._conn_id).get_hook()
+        hook: Any = get_connection(self._conn_id).get_hook()
         if not hasattr(hook, "get_sqlalchemy_engine"):
             msg = f"the connection {self._conn_id!r} is no SQL database's"
             raise ConfigurationError(msg)
@@ -82,6 +102,10 @@ class DbApiDatabase:
             )
             raise ConfigurationError(msg)
         self._connection = connection
+        if self._is_mysql:
+            for setting in _MYSQL_SETTINGS:
+                connection.exec_driver_sql(setting)
+            connection.commit()
 
     async def close(self) -> None:
         """Close the connection; must not raise."""
@@ -110,7 +134,18 @@ class DbApiDatabase:
     def _fetch(self, statement: Any, values: Mapping[str, Any] | None = None) -> list[Sequence[Any]]:
         assert self._connection is not None  # noqa: S101
         with self._connection.begin():  # a transaction of its own: each query sees what is committed by then
-            return [tuple(row) for row in self._connection.execute(statement, values or {})]
+            if not self._is_mysql:
+                return [tuple(row) for row in self._connection.execute(statement, values or {})]
+            bound = {name: _in_utc(value) for name, value in (values or {}).items()}
+            result: Any = self._connection.execute(statement, bound)
+            instants = [column[1] == _MYSQL_TIMESTAMP for column in result.cursor.description]
+            if not any(instants):
+                return [tuple(row) for row in result]
+            return [tuple(map(_as_instant, row, instants)) for row in result]
+
+    @property
+    def _is_mysql(self) -> bool:
+        return self.dialect.name in _MYSQL
 
     async def kind(self, query: WatchedQuery) -> str | None:
         """
@@ -141,30 +176,44 @@ class DbApiDatabase:
         return aware
 
     async def settled_clock(self) -> tuple[datetime, datetime | None]:
-        """Read the clock, and up to when all is settled by it, but for late arrivals."""
+        """
+        Read the clock, and up to when all is settled by it, but for late arrivals.
+
+        :return: The clock now; and that instant, or ``None`` if it cannot be known just now.
+        """
         now = await self.clock()
-        return now, now - await self._oldest_transaction()
+        age = await self._oldest_transaction()
+        return now, None if age is None else now - age
 
-    async def _oldest_transaction(self) -> timedelta:
-        """Give the age of the oldest open transaction, where that can be known."""
-        import sqlalchemy as sa
+    async def _oldest_transaction(self) -> timedelta | None:
+        """Give the age of the oldest open transaction, where that can be known; ``None``: not just now."""
+        if not self._is_mysql or self._sees_transactions is False:
+            return timedelta()
+        for look in range(_LOOKS):
+            if look:
+                await asyncio.sleep(_CACHED)
+            try:
+                is_new, seconds = await self._call("reading innodb_trx", self._read_transactions)
+            except (ConfigurationError, SourceError) as error:
+                self._sees_transactions = False
+                self._log.info(
+                    "innodb_trx cannot be read (%s): transactions that take longer than late_arrival may "
+                    "lose rows. Grant PROCESS to the connection's user",
+                    type(error.__cause__).__name__,
+                )
+                return timedelta()
+            self._sees_transactions = True
+            if is_new:
+                # trx_started has whole seconds.
+                return timedelta() if seconds is None else timedelta(seconds=max(0, int(seconds)) + 1)
+        return None
 
-        if self.dialect.name not in {"mysql", "mariadb"} or self._sees_transactions is False:
-            return timedelta()
-        try:
-            rows = await self._call("reading innodb_trx", self._fetch, sa.text(_OLDEST_TRANSACTION))
-        except (ConfigurationError, SourceError) as error:
-            self._sees_transactions = False
-            self._log.info(
-                "innodb_trx cannot be read (%s): transactions that take longer than late_arrival may lose "
-                "rows. Grant PROCESS to the connection's user",
-                type(error.__cause__).__name__,
-            )
-            return timedelta()
-        self._sees_transactions = True
-        seconds = rows[0][0]
-        # trx_started has whole seconds.
-        return timedelta() if seconds is None else timedelta(seconds=max(0, int(seconds)) + 1)
+    def _read_transactions(self) -> Sequence[Any]:
+        assert self._connection is not None  # noqa: S101
+        with self._connection.begin():
+            self._connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            sql = _OLDEST_TRANSACTION.format(nonce=secrets.token_hex(8))
+            return tuple(self._connection.exec_driver_sql(sql).one())
 
     async def settled_position(self, query: WatchedQuery, lateness: float) -> Position | None:
         """Give the highest position that was visible so many seconds ago."""
@@ -199,6 +248,17 @@ class DbApiDatabase:
             # Of a statement that binds its values, the driver's sentence names only what stands in it.
             return ConfigurationError(f"{where}: {original}; correct the trigger's arguments, or its grants")
         return SourceError(f"{where}; it is tried again, and nothing is lost")
+
+
+def _in_utc(value: Any) -> Any:
+    """Take the zone off an instant: drivers of MySQL leave it out, whatever it is."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).replace(tzinfo=None)
+    return value
+
+
+def _as_instant(value: Any, is_instant: bool) -> Any:  # noqa: FBT001
+    return value.replace(tzinfo=UTC) if is_instant and isinstance(value, datetime) else value
 
 
 def _quietly(function: Callable[[], object]) -> None:

@@ -8,13 +8,15 @@ void when the connection is lost; :attr:`PostgresLink.generation` tells.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from datetime import timedelta
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 from weakref import WeakKeyDictionary
 
-from asgiref.sync import sync_to_async
-
 from airflow.providers.watermark.exceptions import ConfigurationError
+from airflow.providers.watermark.values import Interval
+from airflow.providers.watermark.version_compat import call_supervised
 
 __all__ = ["PostgresLink"]
 
@@ -25,7 +27,25 @@ STATEMENT_TIMEOUT: Final = 300.0
 """Seconds after which the server ends a query; a sweep goes on behind the last page."""
 
 _CONNECT_TIMEOUT: Final = 60.0
+_MAX_TITLE: Final = 63
+"""Bytes of an application_name; the server cuts off the rest."""
+
 _TLS_OPTIONS: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "sslpassword")
+
+
+_DAY: Final = 86_400_000_000
+
+
+def _read_interval(parts: tuple[int, int, int]) -> timedelta | Interval:
+    """
+    Take the parts of an interval as a timedelta, if it gives the same parts back.
+
+    asyncpg would take 30 days for a month, and 24 hours for a day.
+    """
+    months, days, microseconds = parts
+    if months or abs(microseconds) >= _DAY or days * microseconds < 0:
+        return Interval(months, days, microseconds)
+    return timedelta(days=days, microseconds=microseconds)
 
 
 class PostgresLink:
@@ -45,7 +65,8 @@ class PostgresLink:
 
     def __init__(self, conn_id: str) -> None:
         self._conn_id = conn_id
-        self._users = 0
+        self._users: list[str] = []
+        self._told = ""
         self.connection: Any = None
         self.lock = asyncio.Lock()
         self.generation = 0
@@ -53,23 +74,46 @@ class PostgresLink:
         self.pooled = False
 
     @classmethod
-    def take(cls, conn_id: str) -> PostgresLink:
-        """Give the least used link to a database, or a new one while there are few."""
+    def take(cls, conn_id: str, user: str) -> PostgresLink:
+        """
+        Give the least used link to a database, or a new one while there are few.
+
+        :param user: What the server is told of who uses it: the name of an asset.
+        """
         links = cls._links.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, [])
         if len(links) < MAX_LINKS:
             links.append(cls(conn_id))
-        link = min(links, key=lambda each: each._users)  # noqa: SLF001 - it is one of us
-        link._users += 1  # noqa: SLF001
+        link = min(links, key=lambda each: len(each._users))  # noqa: SLF001 - it is one of us
+        link._users.append(user)  # noqa: SLF001
         return link
 
-    async def give_back(self) -> None:
+    async def give_back(self, user: str) -> None:
         """Take one user less into account; without any, the connection is closed."""
-        self._users -= 1
-        if self._users == 0:
-            self._links[asyncio.get_running_loop()][self._conn_id].remove(self)
-            connection, self.connection = self.connection, None
-            if connection is not None:
-                connection.terminate()
+        self._users.remove(user)
+        if self._users:
+            with contextlib.suppress(Exception):  # whoever uses it next will see to what is wrong
+                async with self.lock:
+                    await self._introduce()
+            return
+        self._links[asyncio.get_running_loop()][self._conn_id].remove(self)
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.terminate()
+
+    @property
+    def title(self) -> str:
+        """What the server calls this connection: who uses it, in no more bytes than the server keeps."""
+        others = f" (+{len(self._users) - 1})" if len(self._users) > 1 else ""
+        name = f"airflow-watermark: {self._users[0]}".encode()[: _MAX_TITLE - len(others)]
+        return name.decode(errors="ignore") + others
+
+    async def _introduce(self) -> None:
+        """Tell the server who uses the connection now; behind a pooler, others would get that name."""
+        if not self.pooled and self._told != self.title and self.connection is not None:
+            self._told = self.title
+            await self.connection.execute(
+                "SELECT pg_catalog.set_config('application_name', $1, false)", self._told
+            )
 
     async def ensure_open(self) -> None:
         """
@@ -80,6 +124,7 @@ class PostgresLink:
         """
         async with self.lock:
             if self.connection is not None and not self.connection.is_closed():
+                await self._introduce()
                 return
             try:
                 import asyncpg  # type: ignore[import-untyped, unused-ignore]
@@ -87,6 +132,7 @@ class PostgresLink:
                 msg = f"{error}; pip install 'airflow-provider-watermark[postgres]' where the triggerer runs"
                 raise ConfigurationError(msg) from error
             options = await self._options()
+            self._told = options["server_settings"]["application_name"]
             self.generation += 1
             # Without a cache at first: prepared statements do not outlive a pooler's transaction.
             connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT, statement_cache_size=0)
@@ -103,6 +149,13 @@ class PostgresLink:
                 raise
             if not self.pooled:
                 connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT)
+            try:
+                await connection.set_type_codec(
+                    "interval", schema="pg_catalog", format="tuple", encoder=tuple, decoder=_read_interval
+                )
+            except BaseException:
+                connection.terminate()
+                raise
             self.connection = connection
 
     async def _options(self) -> dict[str, Any]:
@@ -121,7 +174,7 @@ class PostgresLink:
             if extra.get("iam"):
                 login, password, port = hook.get_iam_token(connection)
             settings = {
-                "application_name": "airflow-provider-watermark",
+                "application_name": self.title,
                 "default_transaction_read_only": "on",
                 "statement_timeout": str(int(STATEMENT_TIMEOUT * 1000)),
             }
@@ -140,7 +193,7 @@ class PostgresLink:
             }
 
         try:
-            return await sync_to_async(read)()
+            return await call_supervised(read)
         except Exception as error:
             msg = (
                 f"the connection {self._conn_id!r} cannot be read ({type(error).__name__}); create it, or "

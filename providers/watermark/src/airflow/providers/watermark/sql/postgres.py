@@ -66,6 +66,7 @@ class PostgresDatabase:
     A Postgres database, as one watcher sees it.
 
     :param conn_id: The Airflow connection.
+    :param user: What the server is told of who watches: the name of an asset.
     :param ignore_roles: Login roles that never write the watched table.
     :param max_bound_wait: Seconds after which open transactions are no longer waited for.
     """
@@ -73,15 +74,20 @@ class PostgresDatabase:
     collation: Final = "C"
     """Texts must have one order here and there: that of code points."""
 
+    oldest: Final = "'0001-01-02 00:00:00+00'"
+    """Times before the year 1 exist here and not in Python; asyncpg sends the first of all as -infinity."""
+
     def __init__(
         self,
         conn_id: str,
         *,
+        user: str,
         ignore_roles: Sequence[str] = (),
         max_bound_wait: float | None = None,
         log: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
         self._conn_id = conn_id
+        self._user = user
         self._ignore_roles = list(ignore_roles)
         self._max_bound_wait = max_bound_wait
         self._log = log
@@ -98,7 +104,7 @@ class PostgresDatabase:
         :raises ConfigurationError: The connection is missing or wrong.
         :raises SourceError: The server cannot be reached just now.
         """
-        self._link = PostgresLink.take(self._conn_id)
+        self._link = PostgresLink.take(self._conn_id, self._user)
         try:
             await self._link.ensure_open()
         except ConfigurationError:
@@ -111,7 +117,7 @@ class PostgresDatabase:
         """Give the connection back; must not raise."""
         link, self._link = self._link, None
         if link is not None:
-            await link.give_back()
+            await link.give_back(self._user)
 
     # -- Questions ------------------------------------------------------------------------------------
 

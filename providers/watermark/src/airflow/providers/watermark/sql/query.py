@@ -71,6 +71,7 @@ class WatchedQuery:
     :param columns: Further columns to be read.
     :param where: A predicate.
     :param collation: How a cursor of texts is ordered, so that it has one order in the database and here.
+    :param oldest: The first time that can be read, as a SQL literal, where the database has older ones.
     """
 
     table: str | None
@@ -80,6 +81,7 @@ class WatchedQuery:
     columns: tuple[str, ...] = ()
     where: str | None = None
     collation: str | None = None
+    oldest: str | None = None
 
     def window(self, low: Position, bound: Position, limit: int) -> Question:
         """
@@ -113,9 +115,22 @@ class WatchedQuery:
             values["before"] = before
         return Question(_page(self, after is not None, "low" in values, before is not None), values)
 
-    def highest(self) -> Question:
-        """Ask for the highest position, or NULL."""
-        return Question(_highest(self), {})
+    def ancient(self, *, after: Sequence[Any] | None, limit: int) -> Question:
+        """
+        Ask for rows before ``oldest``, in the order of their keys: key, columns.
+
+        :param after: The key of the row to go on behind, exclusive.
+        """
+        values = {f"after_{index}": value for index, value in enumerate(after or (), start=1)}
+        return Question(_ancient(self, after is not None), {"limit": limit, **values})
+
+    def highest(self, before: Position | None = None) -> Question:
+        """
+        Ask for the highest position, or NULL.
+
+        :param before: An exclusive upper bound.
+        """
+        return Question(_highest(self, before is not None), {} if before is None else {"before": before})
 
     def nulls(self, limit: int) -> Question:
         """Ask how many rows have no position, counting up to ``limit``."""
@@ -174,7 +189,10 @@ def _window(query: WatchedQuery, has_low: bool) -> Select[Any]:  # noqa: FBT001
     first = _between(query.select(cursor.label("position")), query, has_low)
     rows = first.order_by(cursor).limit(_limit()).subquery("rows_found")
     # Not with max(), which Postgres has for texts, numbers and times only.
-    found: Any = sa.select(sa.func.count().over(), rows.c.position)
+    position: Any = rows.c.position
+    if query.oldest is not None and not has_low:
+        position = sa.func.greatest(position, sa.literal_column(query.oldest))
+    found: Any = sa.select(sa.func.count().over(), position)
     statement: Select[Any] = found.order_by(rows.c.position.desc()).limit(sa.literal_column("1"))
     return statement
 
@@ -200,17 +218,34 @@ def _page(query: WatchedQuery, has_after: bool, has_low: bool, has_before: bool)
         statement = statement.where(sa.tuple_(cursor, *keys) > row)
     elif has_low:
         statement = statement.where(cursor > _value("low"))
+    elif query.oldest is not None:
+        statement = statement.where(cursor >= sa.literal_column(query.oldest))
     if has_before:
         statement = statement.where(cursor < _value("before"))
     return statement.where(cursor.is_not(None)).order_by(cursor, *keys).limit(_limit())
 
 
 @lru_cache(maxsize=1024)
-def _highest(query: WatchedQuery) -> Select[Any]:
+def _ancient(query: WatchedQuery, has_after: bool) -> Select[Any]:  # noqa: FBT001
+    import sqlalchemy as sa
+
+    keys: list[ColumnElement[Any]] = [sa.column(name) for name in query.primary_key]
+    wanted: list[ColumnElement[Any]] = [sa.column(name) for name in query.columns]
+    statement = query.select(*keys, *wanted).where(query.cursor < sa.literal_column(str(query.oldest)))
+    if has_after:
+        row = sa.tuple_(*(_value(f"after_{index}") for index in range(1, 1 + len(keys))))
+        statement = statement.where(sa.tuple_(*keys) > row)
+    return statement.order_by(*keys).limit(_limit())
+
+
+@lru_cache(maxsize=1024)
+def _highest(query: WatchedQuery, has_before: bool) -> Select[Any]:  # noqa: FBT001
     import sqlalchemy as sa
 
     cursor = query.cursor
     rows = query.select(cursor).where(cursor.is_not(None)).order_by(cursor.desc())
+    if has_before:
+        rows = rows.where(cursor < _value("before"))
     found: Select[Any] = sa.select(rows.limit(sa.literal_column("1")).scalar_subquery())
     return found
 

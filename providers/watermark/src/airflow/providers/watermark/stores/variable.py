@@ -2,48 +2,72 @@
 Watermarks as Airflow Variables: the default, with nothing to set up.
 
 One Variable a watermark, in the metadata database. Airflow never collects it, and it can be seen and edited
-in the UI and on the command line. The store works where the task SDK does: in the triggerer and in tasks.
+in the UI and on the command line. In the triggerer and in tasks the store goes through the task SDK; where
+there is none, on the command line, through the server-side model.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
-from typing import Any
-
-from asgiref.sync import sync_to_async
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from airflow.providers.watermark.change import digest
 from airflow.providers.watermark.exceptions import StoreError
-from airflow.providers.watermark.stores.base import BaseWatermarkStore, WatermarkKey
+from airflow.providers.watermark.stores.base import (
+    BaseWatermarkStore,
+    WatermarkKey,
+    from_text,
+    has_supervisor,
+    key_in,
+    to_text,
+)
+from airflow.providers.watermark.version_compat import (
+    call_supervised,
+    find_variables,
+    hides_values_of,
+    is_variable_missing,
+    write_variable,
+)
 
 __all__ = ["VariableStore", "variable_name"]
 
-_MAX_NAME = 250  # Variable keys are a VARCHAR(250)
-_UNSAFE = re.compile(r"[^A-Za-z0-9 _.:/@+=~-]|(?<=/)\.")
+_PREFIX: Final = "watermark:"
+_MAX_NAME: Final = 250  # Variable keys are a VARCHAR(250)
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9 _.:@+=~-]")
 
 
 def variable_name(key: WatermarkKey) -> str:
     """
     Name the Variable of a watermark: ``watermark:<namespace>:<asset_name>:<key>``.
 
-    What Airflow 3.3 cannot carry in the path of its Execution API (all but ASCII is an error; ``%``, ``?``,
-    ``#`` and ``/../`` name another Variable) becomes ``_``. A name that is changed by this, that is longer
-    than 250 characters, or that could be read in two ways ends in a digest of the whole. So does the name of
-    an asset that Airflow's secrets masker takes for a secret (``api_token_log``): each value that a sensitive
-    Variable ever had stays in the masker's pattern, which would grow with each save.
+    What Airflow cannot carry in the path of its Execution API (all but ASCII is an error, and in 3.0 so is
+    ``/``; ``%``, ``?``, ``#`` and ``/../`` name another Variable) becomes ``_``. A name that is changed by
+    this, that is longer than 250 characters, or that could be read in two ways ends in a digest of the whole.
+    So does the name of an asset that Airflow's secrets masker takes for a secret (``api_token_log``): each
+    value that a sensitive Variable ever had stays in the masker's pattern, which would grow with each save.
     """
-    from airflow.sdk._shared.secrets_masker import should_hide_value_for_key
-
-    name = f"watermark:{key.namespace}:{key.asset_name}:{key.key}"
-    if should_hide_value_for_key(name):
-        return f"watermark::{digest(*key)}"
+    name = f"{_PREFIX}{key.namespace}:{key.asset_name}:{key.key}"
+    if hides_values_of(name):
+        return f"{_PREFIX}:{digest(*key)}"
     plain = _UNSAFE.sub("_", name)
     if plain != name or len(name) > _MAX_NAME or ":" in key.namespace + key.key:
         name_digest = digest(*key)
         return f"{plain[: _MAX_NAME - len(name_digest) - 1]}:{name_digest}"
     return name
+
+
+def _plain_key(name: str) -> WatermarkKey | None:
+    """Read the name of a Variable that holds the three parts as they are."""
+    namespace, _, rest = name.removeprefix(_PREFIX).partition(":")
+    asset_name, colon, key = rest.rpartition(":")
+    found = WatermarkKey(asset_name, namespace, key)
+    return found if colon and variable_name(found) == name else None
+
+
+def _text(key: WatermarkKey, value: dict[str, Any]) -> str:
+    """Write a watermark, with its key if the name of its Variable does not tell it."""
+    return to_text(value, None if _plain_key(variable_name(key)) == key else key)
 
 
 class VariableStore(BaseWatermarkStore):
@@ -57,31 +81,39 @@ class VariableStore(BaseWatermarkStore):
     async def load(self, key: WatermarkKey) -> dict[str, Any] | None:
         """Read a watermark; a Variable that cannot be read is an error, never a missing one."""
         name = variable_name(key)
-        text = await self._call(name, _read, name)
-        if text is None:
-            return None
-        try:
-            value = json.loads(text)
-        except ValueError as error:
-            msg = f"the Variable {name!r} does not hold JSON; repair it, or delete it to start anew"
-            raise StoreError(msg) from error
-        if not isinstance(value, dict):
-            msg = f"the Variable {name!r} does not hold a JSON object; repair it, or delete it to start anew"
-            raise StoreError(msg)
-        return value
+        text = await self._call(name, _variables().read, name)
+        return None if text is None else from_text(key, text, f"the Variable {name!r}")
 
-    async def save(self, key: WatermarkKey, value: dict[str, Any], *, expected: int | None) -> None:
+    async def save(
+        self, key: WatermarkKey, value: dict[str, Any], *, expected: dict[str, Any] | None
+    ) -> None:
         """Read, compare, write."""
-        name = variable_name(key)
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        name, text = variable_name(key), _text(key, value)
         self.compare(key, await self.load(key), expected)
-        await self._call(name, _write, name, text, f"Watermark of the asset {key.asset_name}")
+        await self._call(name, _variables().write, name, text, f"Watermark of the asset {key.asset_name}")
+
+    async def delete(self, key: WatermarkKey, *, expected: dict[str, Any]) -> None:
+        """Read, compare, delete."""
+        name = variable_name(key)
+        if (stored := await self.load(key)) is not None:
+            self.compare(key, stored, expected)
+            await self._call(name, _variables().delete, name)
+
+    async def keys(self) -> list[WatermarkKey]:
+        """Find all watermarks."""
+        texts: Mapping[str, str] = await self._call(f"{_PREFIX}*", _variables().find)
+        found = []
+        for name, text in texts.items():
+            told = key_in(text)
+            key = told if told is not None and variable_name(told) == name else _plain_key(name)
+            if key is not None:
+                found.append(key)
+        return found
 
     @staticmethod
     async def _call(name: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
-            # Not asyncio.to_thread: below Airflow 3.2 it desynchronises the supervisor's socket.
-            return await sync_to_async(function)(*args)
+            return await call_supervised(function, *args)
         except StoreError:
             raise
         except Exception as error:
@@ -92,18 +124,79 @@ class VariableStore(BaseWatermarkStore):
             raise StoreError(msg) from error
 
 
-def _read(name: str) -> str | None:
-    from airflow.sdk import Variable
+class _SdkVariables:
+    """Variables through the task SDK."""
 
-    text: str | None = Variable.get(name, default=None)
-    if text is None and name in Variable.keys(prefix=name):
-        # Variable.get answers "not found" to every failure but a denial (task SDK, execution_api.py).
-        msg = f"the Variable {name!r} exists but cannot be read just now. Nothing is lost: it is tried again"
-        raise StoreError(msg)
-    return text
+    @staticmethod
+    def read(name: str) -> str | None:
+        from airflow.sdk import Variable
+
+        text: str | None = Variable.get(name, default=None)
+        if text is None and not is_variable_missing(name):
+            raise StoreError(_unreadable(name))
+        return text
+
+    @staticmethod
+    def write(name: str, text: str, description: str) -> None:
+        write_variable(name, text, description)
+
+    @staticmethod
+    def delete(name: str) -> None:
+        from airflow.sdk import Variable
+
+        Variable.delete(name)
+
+    @classmethod
+    def find(cls) -> dict[str, str]:
+        return {name: cls.read(name) or "" for name in find_variables(_PREFIX)}
 
 
-def _write(name: str, text: str, description: str) -> None:
-    from airflow.sdk import Variable
+class _ServerVariables:
+    """Variables past the secrets backends, in the metadata database itself."""
 
-    Variable.set(name, text, description)
+    @staticmethod
+    def read(name: str) -> str | None:
+        from sqlalchemy import select
+
+        from airflow.models.variable import Variable
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            variable = session.scalar(select(Variable).where(Variable.key == name))
+            if variable is None:
+                return None
+            if (text := variable.val) is None:  # the model has told why in the log
+                raise StoreError(_unreadable(name))
+            return str(text)
+
+    @staticmethod
+    def write(name: str, text: str, description: str) -> None:
+        from airflow.models.variable import Variable
+
+        Variable.set(name, text, description)
+
+    @staticmethod
+    def delete(name: str) -> None:
+        from airflow.models.variable import Variable
+
+        Variable.delete(name)
+
+    @staticmethod
+    def find() -> dict[str, str]:
+        from sqlalchemy import select
+
+        from airflow.models.variable import Variable
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            found = session.scalars(select(Variable).where(Variable.key.startswith(_PREFIX, autoescape=True)))
+            return {variable.key: variable.val or "" for variable in found}
+
+
+def _unreadable(name: str) -> str:
+    return f"the Variable {name!r} exists but cannot be read just now. Nothing is lost: it is tried again"
+
+
+def _variables() -> type[_SdkVariables | _ServerVariables]:
+    """Choose as Airflow's own model does: whoever has a supervisor must go through it."""
+    return _SdkVariables if has_supervisor() else _ServerVariables

@@ -18,6 +18,14 @@ from airflow.providers.watermark.testing.delivered import Delivery  # noqa: E402
 from airflow.providers.watermark.testing.harness import Harness  # noqa: E402
 from airflow.providers.watermark.testing.source import WatchedSource  # noqa: E402
 from airflow.providers.watermark.testing.store import StoreContract  # noqa: E402
-from airflow.providers.watermark.testing.watcher import WatcherContract  # noqa: E402
+from airflow.providers.watermark.testing.watcher import WatcherContract, WindowContract  # noqa: E402
 
-__all__ = ["Delivery", "Harness", "StoreBackend", "StoreContract", "WatchedSource", "WatcherContract"]
+__all__ = [
+    "Delivery",
+    "Harness",
+    "StoreBackend",
+    "StoreContract",
+    "WatchedSource",
+    "WatcherContract",
+    "WindowContract",
+]

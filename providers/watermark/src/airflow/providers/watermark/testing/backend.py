@@ -55,7 +55,7 @@ class StoreBackend(ABC):
     """Where a store keeps its watermarks; empty at first."""
 
     lacks: ClassVar[Mapping[str, str]] = {}
-    """``"errors"``, ``"raw"``: what the backend cannot do, each with the reason."""
+    """``"errors"``, ``"raw"``, ``"keys"``: what the backend or its store cannot do, each with the reason."""
 
     @abstractmethod
     def make_store(self) -> BaseWatermarkStore:

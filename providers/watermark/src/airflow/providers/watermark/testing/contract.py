@@ -8,9 +8,11 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
+from airflow.providers.watermark.stores import BaseWatermarkStore
 from airflow.providers.watermark.testing.delivered import Delivery
 from airflow.providers.watermark.testing.harness import Harness
 from airflow.providers.watermark.testing.source import CAPABILITIES, WatchedSource
+from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
 
 __all__ = ["Contract", "SourceContract", "needs"]
 
@@ -59,7 +61,17 @@ class SourceContract(Contract):
 
     def watch(self, source: WatchedSource, **arguments: Any) -> Harness:
         """Drive a watcher of the source, with some arguments set."""
-        return Harness(source.make_trigger(**self.arguments(source, **arguments)))
+        return self.drive(source, source.make_trigger(**self.arguments(source, **arguments)))
+
+    def drive(
+        self,
+        source: WatchedSource,  # noqa: ARG002 - of use where things have to settle
+        trigger: BaseWatermarkTrigger,
+        store: BaseWatermarkStore | None = None,
+        harness: type[Harness] = Harness,
+    ) -> Harness:
+        """Drive a trigger."""
+        return harness(trigger, store)
 
     def arguments(self, source: WatchedSource, **arguments: Any) -> dict[str, Any]:
         """Give the arguments of a watcher under test."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow.providers.watermark.delivery import Emission
+from airflow.providers.watermark.position import Position, decode_position
 
 __all__ = ["Delivery"]
 
@@ -36,3 +37,13 @@ class Delivery:
     def epoch(self) -> int:
         """The watermark's epoch in which it was made."""
         return int(self.payload["watermark"]["epoch"])
+
+    @property
+    def low(self) -> Position:
+        """The lower bound, exclusive."""
+        return decode_position(self.payload["watermark"]["low"])
+
+    @property
+    def high(self) -> Position:
+        """The upper bound, inclusive."""
+        return decode_position(self.payload["watermark"]["high"])

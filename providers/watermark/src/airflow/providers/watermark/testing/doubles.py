@@ -10,14 +10,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
-from airflow.providers.watermark.change import Change, HighWatermark, Page
+from airflow.providers.watermark.change import Change, HighWatermark, Page, Window
 from airflow.providers.watermark.exceptions import SourceError
+from airflow.providers.watermark.position import BEGINNING, Position, is_after
 from airflow.providers.watermark.testing.source import WatchedSource
 from airflow.providers.watermark.triggers import arguments
 from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
 from airflow.providers.watermark.watermark import Sweep
 
-__all__ = ["ListSource", "ListTrigger", "WatchedList"]
+__all__ = ["ListSource", "ListTrigger", "ListWindowTrigger", "WatchedList", "WatchedListWindows"]
 
 STEP: Final = timedelta(seconds=1)
 _PAGE = 3
@@ -39,6 +40,7 @@ class ListSource:
     :ivar clock: The present.
     :ivar entries: The things, by name.
     :ivar uploads: Things that are under way, by name, with the second in which they were begun.
+    :ivar password: What opens it.
     :ivar broken: While true, each access is a
         :class:`~airflow.providers.watermark.exceptions.SourceError`.
     :ivar after_access: Called once, after the next access has been answered.
@@ -52,6 +54,7 @@ class ListSource:
         self.entries: dict[str, Entry] = {}
         self.uploads: dict[str, datetime] = {}
         self.broken = False
+        self.password = "open sesame"  # noqa: S105 - a double of one
         self.after_access: Callable[[], Awaitable[None]] | None = None
         self._all[name] = self
 
@@ -90,10 +93,23 @@ class ListSource:
         await self._accessed()
         return answer
 
+    async def stamps(self, low: Position, high: Position) -> list[datetime]:
+        """Tell when entries were put, oldest first: those after ``low``, up to and with ``high``."""
+        self._check()
+        answer = sorted(
+            entry.stamp
+            for entry in self.entries.values()
+            if is_after(entry.stamp, low) and not is_after(entry.stamp, high)
+        )
+        await self._accessed()
+        return answer
+
     def _check(self) -> None:
         if self.broken:
+            # As a driver does, which tells everything it knows.
+            cause = ConnectionError(f"list://reader:{self.password}@{self.name}")
             msg = f"the list {self.name!r} does not answer; mend it"
-            raise SourceError(msg)
+            raise SourceError(msg) from cause
 
     async def _accessed(self) -> None:
         await asyncio.sleep(0)
@@ -152,6 +168,27 @@ class ListTrigger(BaseWatermarkTrigger):
         return {name: _change(name, entry) for name, entry in found.items()}
 
 
+class ListWindowTrigger(ListTrigger):
+    """Deliver windows of a list: final ones, each with the number of its entries."""
+
+    delivery: str = "settled"
+
+    @property
+    def delivers_windows(self) -> bool:
+        """Windows, and no changes."""
+        return True
+
+    async def find_window(self, low: Position, bound: Position, high: Position | None) -> Window | None:
+        """Find the next entries, and whatever was put together with the last of them."""
+        source = ListSource.named(self.list_name)
+        if high is None:
+            stamps = await source.stamps(low, bound)
+            if not stamps:
+                return None
+            high = stamps[: self.max_entries_per_event][-1]
+        return Window(high=high, count=len(await source.stamps(low, high)))
+
+
 def _change(name: str, entry: Entry) -> Change:
     detail = {"name": name, "version": entry.version}
     return Change(identity=name, version=str(entry.version), position=entry.stamp, detail=detail)
@@ -180,6 +217,20 @@ class WatchedList(WatchedSource):
         """Put entries, all stamped alike."""
         for name in names:
             self.list.entries[name] = Entry(version, self.list.clock - timedelta(seconds=ago))
+
+    @property
+    def secrets(self) -> list[str]:
+        """What opens the list."""
+        return [self.list.password]
+
+    def between(self, low: Position | None, high: Position) -> list[str]:
+        """Tell what is in a window now."""
+        entries = self.list.entries.items()
+        return [
+            name
+            for name, entry in entries
+            if not is_after(entry.stamp, high) and is_after(entry.stamp, low or BEGINNING)
+        ]
 
     def name_of(self, change: Mapping[str, Any]) -> str:
         """Tell a delivered entry's name."""
@@ -215,3 +266,9 @@ class WatchedList(WatchedSource):
     async def mend(self) -> None:
         """Let accesses succeed."""
         self.list.broken = False
+
+
+class WatchedListWindows(WatchedList):
+    """A list whose watcher delivers windows."""
+
+    trigger_class: ClassVar[type[ListTrigger]] = ListWindowTrigger

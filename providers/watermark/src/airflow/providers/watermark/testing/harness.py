@@ -10,7 +10,7 @@ test wants another sweep, and the committer's naps end when the test says so. No
 .. code-block:: python
 
     async with Harness(trigger) as watcher:
-        events = await watcher.sweep()       # one sweep; its events are in flight
+        events = await watcher.sweep()       # one sweep, or one window; the events are in flight
         await watcher.acknowledge(*events)   # Airflow has stored them
         await watcher.commit()               # the acknowledgements age, and the watermark is saved
         await watcher.crash()                # SIGKILL
@@ -24,7 +24,7 @@ import functools
 import json
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Self
 from unittest.mock import patch
 
@@ -32,12 +32,12 @@ from airflow.providers.watermark.delivery import Committer, Emission
 from airflow.providers.watermark.stores import BaseWatermarkStore
 from airflow.providers.watermark.stores.memory import MemoryStore
 from airflow.providers.watermark.testing.delivered import Delivery
-from airflow.providers.watermark.testing.recorder import RecordingStore
-from airflow.providers.watermark.testing.stepping import NAPS, SteppedCommitter
+from airflow.providers.watermark.testing.recorder import RecordingStore, Trouble
+from airflow.providers.watermark.testing.stepping import NAPS, SteppedCommitter, mortal
 from airflow.providers.watermark.triggers import base
 from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
+from airflow.providers.watermark.version_compat import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 from airflow.providers.watermark.watermark import WatermarkState
-from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 
 __all__ = ["Harness", "revive"]
 
@@ -70,6 +70,8 @@ class Harness:
 
     :param trigger: As written in a Dag file.
     :param store: Where its watermark lives; it outlives crashes. By default a new memory store.
+    :param lull: Awaited when a sweep has found nothing, which is then tried once more: some sources know only
+        at a second look what is settled.
     :param patience: Seconds of real time after which a sweep that does not end fails the test.
     :ivar trigger: The running instance.
     :ivar recorder: What the running instance has saved.
@@ -81,10 +83,12 @@ class Harness:
         trigger: BaseWatermarkTrigger,
         store: BaseWatermarkStore | None = None,
         *,
+        lull: Callable[[], Awaitable[None]] | None = None,
         patience: float = 30.0,
     ) -> None:
         self._written = trigger
         self.store = store or MemoryStore()
+        self._lull = lull
         self._patience = patience
         self.records: list[logging.LogRecord] = []
         self._handler = _ListHandler(self.records)
@@ -93,6 +97,8 @@ class Harness:
         self._received: list[Delivery] = []
         self._outstanding: deque[tuple[Emission, AdvanceOutcome | None]] = deque()
         self._delivering = False
+        self._awaits: int | None = None
+        self._trouble: Trouble | None = None
         self.trigger = trigger
         self.recorder = RecordingStore(self.store)
 
@@ -110,14 +116,17 @@ class Harness:
     # -- Sweeps ---------------------------------------------------------------------------------------
 
     async def sweep(self) -> list[Delivery]:
-        """Let the watcher sweep once; its events are left in flight."""
-        self._received = []
-        if self._pump is None:
-            self._start()
-        else:
-            self._committer.go_on()
-        await self._until_resting()
-        return self._received
+        """
+        Let the watcher sweep once; its events are left in flight.
+
+        A watcher that delivers windows stops behind each, until that is committed; the next call lets it go
+        on, if it is.
+        """
+        events = await self._go_on()
+        if self._lull is not None and not events and self.is_alive and self._committer.is_resting:
+            await self._lull()
+            events = await self._go_on()
+        return events
 
     async def deliver(self, sweeps: int = 1) -> list[Delivery]:
         """Let the watcher sweep, acknowledge each event at once, and let it commit all."""
@@ -127,24 +136,39 @@ class Harness:
             for _ in range(sweeps):
                 events += await self.sweep()
                 await self.commit()
+                while self.is_alive and self._committer.is_under_way:
+                    events += await self._go_on()
+                    await self.commit()
         finally:
             self._delivering = False
         return events
 
-    async def _until_resting(self) -> None:
+    async def _go_on(self) -> list[Delivery]:
+        self._received = []
+        if self._pump is None:
+            self._start()
+        else:
+            self._committer.go_on()
+        await self._until_halted()
+        return self._received
+
+    async def _until_halted(self) -> None:
         assert self._pump is not None
-        resting = asyncio.ensure_future(self._committer.resting.wait())
+        halted = asyncio.ensure_future(self._committer.halted.wait())
         try:
             await asyncio.wait(
-                [resting, self._pump], timeout=self._patience, return_when=asyncio.FIRST_COMPLETED
+                [halted, self._pump], timeout=self._patience, return_when=asyncio.FIRST_COMPLETED
             )
-            if self._pump.done():
+            if self.recorder.is_cut:
+                await self._end()
+            elif self._pump.done():
                 await self._pump
                 msg = "the stream has ended: Airflow would restart the trigger every two seconds"
                 raise AssertionError(msg)
-            assert resting.done(), f"the sweep has not ended within {self._patience:g} s"
+            else:
+                assert halted.done(), f"the sweep has not ended within {self._patience:g} s"
         finally:
-            resting.cancel()
+            halted.cancel()
 
     # -- What becomes of events -----------------------------------------------------------------------
 
@@ -174,8 +198,15 @@ class Harness:
         :param naps: How many of its naps pass; ten are ``commit_delay``.
         """
         for _ in range(naps):
-            if self._pump is None or not await self._committer.nap():
+            if self._pump is None or self.recorder.is_cut or not await self._nap(self._pump):
                 break
+        if self.recorder.is_cut and asyncio.current_task() is not self._pump:
+            await self._end()
+
+    async def _nap(self, pump: asyncio.Task[None]) -> bool:
+        nap = asyncio.ensure_future(self._committer.nap())
+        await asyncio.wait([nap, pump], return_when=asyncio.FIRST_COMPLETED)
+        return not nap.cancel() and nap.result()
 
     async def stored(self) -> WatermarkState | None:
         """Read the watermark from the store, past the watcher."""
@@ -183,6 +214,25 @@ class Harness:
         return None if wire is None else WatermarkState.from_wire(wire)
 
     # -- Ends -----------------------------------------------------------------------------------------
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a running instance; without one the next sweep starts one."""
+        return self._pump is not None
+
+    def kill(self) -> None:
+        """Begin to end the instance as of SIGKILL; for what happens while it is awaited."""
+        self.recorder.cut()
+        if self._pump is not None:
+            self._pump.cancel()
+
+    def kill_after(self, awaits: int | None) -> None:
+        """Let the next instance end as of SIGKILL when it waits for anything once more than so often."""
+        self._awaits = awaits
+
+    def trouble(self, trouble: Trouble | None) -> None:
+        """Let the next instance meet with some trouble in its store."""
+        self._trouble = trouble
 
     async def crash(self) -> None:
         """End the instance as SIGKILL does: nothing it still does reaches the store."""
@@ -229,6 +279,7 @@ class Harness:
         self.trigger = trigger = self._revive(self._written)
         trigger.trigger_id = 1
         self.recorder = RecordingStore(self.store, broken=self.recorder.broken)
+        self.recorder.trouble, self._trouble = self._trouble, None
         vars(trigger)["make_store"] = functools.partial(_same, self.recorder)
         trigger.shared_stream_key()
         _, kwargs = trigger.serialize()
@@ -241,7 +292,14 @@ class Harness:
         with patch.object(base, "Committer", build):
             self._producer: SharedStreamProducer = type(trigger).create_shared_stream_producer(kwargs)
         (self._committer,) = committers
-        self._pump = asyncio.create_task(self._drain())
+        self._pump = asyncio.create_task(self._live(self._awaits))
+        self._awaits = None
+
+    async def _live(self, awaits: int | None) -> None:
+        if awaits is None:
+            await self._drain()
+        else:
+            await mortal(self._drain(), awaits, self.kill)
 
     async def _drain(self) -> None:
         received = 0

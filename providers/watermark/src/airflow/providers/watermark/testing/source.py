@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
+from airflow.providers.watermark.position import Position
 from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
 
 __all__ = ["CAPABILITIES", "WatchedSource"]
@@ -43,6 +44,11 @@ class WatchedSource(ABC):
     count_limit: ClassVar[str]
     """The name of the trigger's argument that limits the changes in one event."""
 
+    @property
+    def secrets(self) -> Sequence[str]:
+        """What must never be told: the passwords and keys that the watcher connects with, if any."""
+        return ()
+
     @abstractmethod
     def make_trigger(self, **arguments: Any) -> BaseWatermarkTrigger:
         """Make a trigger that watches this source, with some arguments set."""
@@ -70,9 +76,24 @@ class WatchedSource(ABC):
         :param change: An entry of a payload's ``changes``.
         """
 
+    def between(self, low: Position | None, high: Position) -> list[str]:
+        """
+        Tell what is in a window now: each name with ``low < position <= high``, in any order.
+
+        Needed for watchers that deliver windows.
+
+        :param low: Exclusive; ``None``: from the first position on.
+        :param high: Inclusive.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     async def advance(self, seconds: float) -> None:
         """Let the source's time go on; without the capability ``turns``, by waiting."""
+
+    async def settle(self) -> None:
+        """Let the source's time go on until nothing more can appear at the positions of what was put."""
+        await self.advance(self.late_arrival + 2 * self.step)
 
     def now(self) -> datetime:
         """Tell the source's time: aware, as precise as ``step``. Capability ``clock``."""

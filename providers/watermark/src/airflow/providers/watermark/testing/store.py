@@ -62,11 +62,12 @@ class StoreContract(Contract):
         assert await store.load(KEY._replace(key="another")) is None
 
     async def test_what_was_saved_last_is_loaded_by_every_process(self, backend: StoreBackend) -> None:
-        store = backend.make_store()
+        store, last = backend.make_store(), None
         for revision in range(1, 4):
             value = {"revision": revision, "low": {"type": "integer", "value": str(revision)}}
-            await store.save(KEY, value, expected=revision - 1 or None)
-            assert await store.load(KEY) == value
+            await store.save(KEY, value, expected=last)
+            last = await store.load(KEY)
+            assert last == value
             assert await backend.make_store().load(KEY) == value
 
     # Each example has a key of its own, and each class that inherits this its own backend.
@@ -95,7 +96,7 @@ class StoreContract(Contract):
         store = backend.make_store()
         await store.save(KEY, {"revision": 1}, expected=None)
         with pytest.raises((TypeError, ValueError)):
-            await store.save(KEY, {"revision": 2, "bad": bad}, expected=1)
+            await store.save(KEY, {"revision": 2, "bad": bad}, expected={"revision": 1})
         assert await store.load(KEY) == {"revision": 1}
 
     async def test_nobody_else_holds_what_is_stored(self, backend: StoreBackend) -> None:
@@ -108,20 +109,39 @@ class StoreContract(Contract):
         loaded["seen"][0].append("e")
         assert await store.load(KEY) == {"revision": 1, "seen": [["a", "b"]]}
 
-    @pytest.mark.parametrize("expected", [None, 1, 3], ids=["none", "an older one", "a newer one"])
-    async def test_another_revision_than_expected_is_a_conflict_and_stays(
-        self, backend: StoreBackend, expected: int | None
+    @pytest.mark.parametrize(
+        "expected",
+        [None, {"revision": 1}, {"revision": 3}, {"revision": 2}, {"revision": 2, "by": "an editor"}],
+        ids=["none", "an older one", "a newer one", "less of it", "an edit that kept the revision"],
+    )
+    async def test_what_is_not_expected_is_a_conflict_and_stays(
+        self, backend: StoreBackend, expected: dict[str, Any] | None
     ) -> None:
         store = backend.make_store()
         await store.save(KEY, {"revision": 2, "by": "another"}, expected=None)
         with pytest.raises(WatermarkConflictError, match=KEY.asset_name):
             await store.save(KEY, {"revision": 3, "by": "us"}, expected=expected)
+        if expected is not None:
+            with pytest.raises(WatermarkConflictError, match=KEY.asset_name):
+                await store.delete(KEY, expected=expected)
         assert await store.load(KEY) == {"revision": 2, "by": "another"}
 
     async def test_a_watermark_that_has_vanished_is_written_anew(self, backend: StoreBackend) -> None:
         store = backend.make_store()
-        await store.save(KEY, {"revision": 8}, expected=7)
+        await store.save(KEY, {"revision": 8}, expected={"revision": 7})
         assert await store.load(KEY) == {"revision": 8}
+
+    async def test_what_was_deleted_is_missing_and_can_be_saved_again(self, backend: StoreBackend) -> None:
+        store, other = backend.make_store(), KEY._replace(key="another")
+        for key in (KEY, other):
+            await store.save(key, {"revision": 1}, expected=None)
+        await store.delete(KEY, expected={"revision": 1})
+        assert await store.load(KEY) is None
+        assert await backend.make_store().load(KEY) is None
+        assert await store.load(other) == {"revision": 1}
+        await store.delete(KEY, expected={"revision": 1})
+        await store.save(KEY, {"revision": 1, "anew": True}, expected=None)
+        assert await store.load(KEY) == {"revision": 1, "anew": True}
 
     async def test_of_concurrent_writers_one_wins_and_the_others_are_told(
         self, backend: StoreBackend
@@ -129,7 +149,8 @@ class StoreContract(Contract):
         stores = [backend.make_store() for _ in range(8)]
         await stores[0].save(KEY, {"revision": 1}, expected=None)
         saves = [
-            store.save(KEY, {"revision": 2, "by": number}, expected=1) for number, store in enumerate(stores)
+            store.save(KEY, {"revision": 2, "by": number}, expected={"revision": 1})
+            for number, store in enumerate(stores)
         ]
         results = await asyncio.gather(*saves, return_exceptions=True)
         winners = [number for number, result in enumerate(results) if result is None]
@@ -179,11 +200,47 @@ class StoreContract(Contract):
         store = backend.make_store()
         await store.save(KEY, {"revision": 1}, expected=None)
         await backend.break_down()
-        with pytest.raises(StoreError, match=KEY.asset_name) as caught:
-            await store.save(KEY, {"revision": 2}, expected=1)
-        assert not isinstance(caught.value, WatermarkConflictError)
+        for work in (
+            store.save(KEY, {"revision": 2}, expected={"revision": 1}),
+            store.delete(KEY, expected={"revision": 1}),
+        ):
+            with pytest.raises(StoreError, match=KEY.asset_name) as caught:
+                await work
+            assert not isinstance(caught.value, WatermarkConflictError)
         await backend.mend()
-        assert await store.load(KEY) in ({"revision": 1}, {"revision": 2})
+        assert await store.load(KEY) in ({"revision": 1}, {"revision": 2}, None)
+
+    async def test_all_watermarks_are_listed(self, backend: StoreBackend) -> None:
+        self._need(backend, "keys")
+        store = backend.make_store()
+        assert await store.keys() == []
+        keys = {KEY, *COLLIDING, *(KEY._replace(**{field: p}) for p in ODD_PARTS for field in KEY._fields)}
+        for key in keys:
+            await store.save(key, {"revision": 1}, expected=None)
+        found = await backend.make_store().keys()
+        assert set(found) == keys
+        assert len(found) == len(keys)
+        await store.delete(KEY, expected={"revision": 1})
+        assert set(await store.keys()) == keys - {KEY}
+
+    async def test_a_damaged_watermark_is_listed(self, backend: StoreBackend) -> None:
+        self._need(backend, "keys")
+        self._need(backend, "raw")
+        store = backend.make_store()
+        await store.save(KEY, {"revision": 1}, expected=None)
+        await backend.plant(KEY, "no JSON")
+        assert await store.keys() == [KEY]
+
+    async def test_watermarks_that_cannot_be_listed_are_an_error(self, backend: StoreBackend) -> None:
+        self._need(backend, "keys")
+        self._need(backend, "errors")
+        store = backend.make_store()
+        await store.save(KEY, {"revision": 1}, expected=None)
+        await backend.break_down()
+        with pytest.raises(StoreError):
+            await store.keys()
+        await backend.mend()
+        assert await store.keys() == [KEY]
 
     @pytest.mark.parametrize("text", ["", "no JSON", '{"revision": 1', "[1]", "1", "null", '"text"'])
     async def test_what_is_damaged_is_an_error_and_never_missing(
@@ -196,7 +253,9 @@ class StoreContract(Contract):
         with pytest.raises(StoreError, match=KEY.asset_name):
             await store.load(KEY)
         with pytest.raises(StoreError, match=KEY.asset_name):
-            await store.save(KEY, {"revision": 2}, expected=1)
+            await store.save(KEY, {"revision": 2}, expected={"revision": 1})
+        with pytest.raises(StoreError, match=KEY.asset_name):
+            await store.delete(KEY, expected={"revision": 1})
 
     async def test_what_an_operator_has_edited_is_loaded(self, backend: StoreBackend) -> None:
         self._need(backend, "raw")
@@ -212,7 +271,7 @@ class StoreContract(Contract):
         await store.save(KEY, old, expected=None)
         for turns in [*range(12), 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016]:
             new = {"revision": old["revision"] + 1, "text": "new" * 1000}
-            save = asyncio.create_task(store.save(KEY, new, expected=old["revision"]))
+            save = asyncio.create_task(store.save(KEY, new, expected=old))
             await self._pass(turns)
             save.cancel()
             await asyncio.gather(save, return_exceptions=True)
@@ -226,14 +285,14 @@ class StoreContract(Contract):
         await store.save(KEY, value, expected=None)
         for turns in [*range(12), 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016]:
             revision = value["revision"]
-            save = asyncio.create_task(store.save(KEY, {"revision": revision + 1}, expected=revision))
+            save = asyncio.create_task(store.save(KEY, {"revision": revision + 1}, expected=value))
             await self._pass(turns)
             save.cancel()
             await asyncio.gather(save, return_exceptions=True)
             found = await store.load(KEY)
             assert found is not None
             value = {"revision": revision + 2}
-            await store.save(KEY, value, expected=found["revision"])
+            await store.save(KEY, value, expected=found)
             await asyncio.sleep(0.005)
             assert await store.load(KEY) == value
 

@@ -3,7 +3,7 @@ What every watcher must do.
 
 .. code-block:: python
 
-    class TestMyTrigger(WatcherContract):
+    class TestMyTrigger(WatcherContract):  # or WindowContract
         @pytest.fixture
         def source(self):
             with my_server() as server:
@@ -17,8 +17,8 @@ with the reason; a subclass cannot replace a test.
 
 from __future__ import annotations
 
-from airflow.providers.watermark.testing.watching.answering import AnsweringContract
-from airflow.providers.watermark.testing.watching.configuring import ConfiguringContract
+from airflow.providers.watermark.testing.watching.answering import AnsweringContract, BoundContract
+from airflow.providers.watermark.testing.watching.configuring import ConfiguringContract, PayloadContract
 from airflow.providers.watermark.testing.watching.delivering import (
     DeliveringContract,
     LateContract,
@@ -27,8 +27,12 @@ from airflow.providers.watermark.testing.watching.delivering import (
 from airflow.providers.watermark.testing.watching.failing import FailingContract
 from airflow.providers.watermark.testing.watching.operating import OperatingContract
 from airflow.providers.watermark.testing.watching.restarting import RestartingContract
+from airflow.providers.watermark.testing.watching.telling import TellingContract
+from airflow.providers.watermark.testing.watching.windowing import WindowSourceContract
+from airflow.providers.watermark.testing.watching.windows import WindowsContract
+from airflow.providers.watermark.testing.watching.windows_restarting import WindowsRestartingContract
 
-__all__ = ["WatcherContract"]
+__all__ = ["WatcherContract", "WindowContract"]
 
 
 class WatcherContract(
@@ -40,5 +44,24 @@ class WatcherContract(
     FailingContract,
     OperatingContract,
     ConfiguringContract,
+    PayloadContract,
+    TellingContract,
 ):
-    """All of it."""
+    """All that a watcher of changes must do."""
+
+
+class WindowContract(
+    WindowsContract,
+    WindowsRestartingContract,
+    WindowSourceContract,
+    BoundContract,
+    FailingContract,
+    OperatingContract,
+    ConfiguringContract,
+    TellingContract,
+):
+    """
+    All that a watcher must do whose events carry the bounds of final windows.
+
+    Its source implements :meth:`~airflow.providers.watermark.testing.source.WatchedSource.between` as well.
+    """

@@ -4,29 +4,36 @@ The base of all watermark triggers.
 Lifecycle, and what keeps each promise: Airflow builds a trigger from stored arguments, asks it for its
 ``shared_stream_key``, and has :meth:`BaseWatermarkTrigger.create_shared_stream_producer` open one stream for
 it: a :class:`~airflow.providers.watermark.triggers.watching.Watch`, which ends only when it is cancelled.
+Below Airflow 3.3 there are no shared streams, and :meth:`BaseWatermarkTrigger.run` opens the same one.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import functools
 import logging
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
 from weakref import WeakValueDictionary
 
 from airflow.providers.watermark.asset_watermark import AssetWatermark
 from airflow.providers.watermark.change import Change, HighWatermark, Page, Window, digest
-from airflow.providers.watermark.delivery import DEFAULT_COMMIT_DELAY, AckModeProducer, Committer
-from airflow.providers.watermark.exceptions import InvalidArgumentError
+from airflow.providers.watermark.delivery import (
+    DEFAULT_COMMIT_DELAY,
+    MIN_COMMIT_DELAY,
+    AckModeProducer,
+    Committer,
+)
+from airflow.providers.watermark.exceptions import ConfigurationError, InvalidArgumentError
 from airflow.providers.watermark.position import BEGINNING, Position, parse_timestamp
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey, configured_store
 from airflow.providers.watermark.triggers import arguments
 from airflow.providers.watermark.triggers.dataclass import DataclassTrigger
 from airflow.providers.watermark.triggers.watching import Watch
+from airflow.providers.watermark.version_compat import round_trip
 from airflow.providers.watermark.watermark import Sweep
 from airflow.triggers.base import TriggerEvent
 
@@ -77,9 +84,12 @@ class BaseWatermarkTrigger(DataclassTrigger):
     :param max_seen: The most delivered changes to be remembered after the settled bound; beyond it, changes
         wait until they are settled.
     :param commit_delay: Seconds, above 0, between the acknowledgement of an event and the commit of its
-        watermark; ``None`` means 5. See :mod:`airflow.providers.watermark.delivery`.
+        watermark; ``None`` means 5. Below Airflow 3.3 nothing is acknowledged: ``None`` means 10, and less
+        than that has no effect. See :mod:`airflow.providers.watermark.delivery`.
     :param watermark_namespace: Where the watermark is stored; by default the watcher's short name.
     :param watermark_key: Likewise; by default a digest of what is watched.
+    :param store: The class path of the store of this watcher's watermark, if it is not the one that
+        ``[watermark] store`` names. In another store the watermark is another: copy it first.
     """
 
     watcher_name: ClassVar[str]
@@ -98,6 +108,7 @@ class BaseWatermarkTrigger(DataclassTrigger):
     commit_delay: float | None = None
     watermark_namespace: str | None = None
     watermark_key: str | None = None
+    store: str | None = None
 
     def __post_init__(self) -> None:
         """Set up what is no argument."""
@@ -177,6 +188,14 @@ class BaseWatermarkTrigger(DataclassTrigger):
         except OverflowError:  # the first second of all
             return BEGINNING
 
+    async def first_seen(self, low: Position) -> Mapping[str, Position]:  # noqa: ARG002
+        """
+        Name what is old news though it comes after the first low watermark; asked once, after it.
+
+        :return: Ids of changes, with their positions.
+        """
+        return {}
+
     async def open(self) -> None:
         """Get ready to watch. Called before the first use of the source, and again after each error."""
 
@@ -205,6 +224,11 @@ class BaseWatermarkTrigger(DataclassTrigger):
         yield from arguments.whole("max_seen", self.max_seen, at_least=1, at_most=65536)
         yield from arguments.text("watermark_namespace", self.watermark_namespace, optional=True)
         yield from arguments.text("watermark_key", self.watermark_key, optional=True)
+        if self.store is not None:
+            try:
+                configured_store(self.store)
+            except ConfigurationError as error:
+                yield f"store={self.store!r}: {error}"
         if self.start_from not in ("now", "beginning"):
             try:
                 self.start_position(self.start_from)
@@ -221,7 +245,7 @@ class BaseWatermarkTrigger(DataclassTrigger):
     @property
     def asset_watermark(self) -> AssetWatermark:
         """The watermark of this trigger, as an operator sees it."""
-        return AssetWatermark(self.key.asset_name, self.key.namespace, self.key.key)
+        return AssetWatermark(*self.key, store=self.make_store)
 
     @property
     def low_watermark(self) -> Position | None:
@@ -295,16 +319,7 @@ class BaseWatermarkTrigger(DataclassTrigger):
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> AckModeProducer:
         """Open the stream of the instance whose ``shared_stream_key`` was asked for."""
         trigger = _RUNNING[kwargs[_INSTANCE]]
-        delay = trigger.commit_delay  # which may be anything, if another release has stored it
-        trigger._committer = committer = Committer(  # noqa: SLF001 - it is one of us
-            trigger.make_store,
-            trigger.key,
-            source=trigger.fingerprint,
-            commit_delay=delay
-            if isinstance(delay, int | float) and 0 < delay <= MAX_COMMIT_DELAY
-            else DEFAULT_COMMIT_DELAY,
-            log=trigger.log,
-        )
+        committer = trigger._make_committer()  # noqa: SLF001 - it is one of us
         return AckModeProducer(Watch(trigger, committer).run(), committer)
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
@@ -314,21 +329,44 @@ class BaseWatermarkTrigger(DataclassTrigger):
                 yield TriggerEvent(payload)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """
-        Refuse to run outside a shared stream, where nothing says when an event is stored.
+        """Watch without a shared stream: below Airflow 3.3, where nothing says when an event is stored."""
+        committer = self._make_committer(round_trip=round_trip)
+        async with aclosing(Watch(self, committer).run()) as emissions:
+            async for emission in emissions:
+                if emission.payload is not None:
+                    yield TriggerEvent(emission.payload)
+                emission.handed_over = True
 
-        Airflow 3.3 never gets here; older Airflow is not supported yet.
+    async def cleanup(self) -> None:
         """
-        msg = "watermark triggers need the shared streams of Airflow 3.3 or later; nothing is watched"
-        self.log.error(msg)
-        await asyncio.Event().wait()
-        yield TriggerEvent(None)  # pragma: no cover - makes this a generator
+        Commit nothing more; Airflow calls this whenever it ends a trigger.
+
+        Below Airflow 3.3 one that is cancelled while an event is taken from it does not learn it otherwise.
+        """
+        if self._committer is not None:
+            self._committer.abandon()
+
+    def _make_committer(self, *, round_trip: Callable[[], Awaitable[None]] | None = None) -> Committer:
+        delay = self.commit_delay
+        if not isinstance(delay, int | float) or not 0 < delay <= MAX_COMMIT_DELAY:
+            delay = DEFAULT_COMMIT_DELAY  # another release may have stored anything
+        self._committer = Committer(
+            self.make_store,
+            self.key,
+            source=self.fingerprint,
+            commit_delay=max(MIN_COMMIT_DELAY, delay),
+            log=self.log,
+            round_trip=round_trip,
+        )
+        return self._committer
 
     # -- What the engine asks for ----------------------------------------------------------------------
 
     def make_store(self) -> BaseWatermarkStore:
         """Build the store of this watcher's watermark."""
-        return configured_store()
+        store = configured_store(self.store)
+        store.bind(self)
+        return store
 
     @property
     def delivers_windows(self) -> bool:

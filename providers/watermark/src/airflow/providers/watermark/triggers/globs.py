@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 
-__all__ = ["KeyFilter", "compile_glob"]
+__all__ = ["KeyFilter", "compile_glob", "glob_problems"]
 
 _TOKEN = re.compile(r"(?<![^/])\*\*/|\*\*|\*|\?|\[!?+\]?+[^\]]*\]|.", re.DOTALL)
 
@@ -99,3 +99,22 @@ def _matcher(glob: str) -> tuple[re.Pattern[str], bool]:
 def _matches(matcher: tuple[re.Pattern[str], bool], key: str, segment: str) -> bool:
     regex, whole = matcher
     return regex.fullmatch(key if whole else segment) is not None
+
+
+def glob_problems(name: str, glob: object) -> Iterator[str]:
+    """
+    Find what is wrong with a glob; what is no text is left to others.
+
+    :param name: The argument's name.
+    :param glob: Its value.
+    """
+    if not isinstance(glob, str):
+        return
+    if "://" in glob:
+        yield f"{name}={glob!r}: must match keys, without the bucket"
+    if re.search(r"\{[^}]*,[^}]*\}", glob):
+        yield f"{name}={glob!r}: braces mean nothing in globs; use several watchers, or exclude"
+    try:
+        compile_glob(glob)
+    except re.error as error:
+        yield f"{name}={glob!r}: is no valid glob ({error})"

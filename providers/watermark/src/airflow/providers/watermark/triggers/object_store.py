@@ -5,27 +5,24 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import re
 import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from datetime import UTC, datetime
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from typing import Any, Final
 
-from airflow.providers.watermark.change import Change, Page
+from airflow.providers.watermark.change import Change, HighWatermark, Page
 from airflow.providers.watermark.exceptions import SourceError
-from airflow.providers.watermark.objects.listing import (
-    Interest,
-    KeyRange,
-    ListedObject,
-    Listing,
-    read_range,
-)
-from airflow.providers.watermark.position import format_timestamp
+from airflow.providers.watermark.objects.listing import Interest, KeyRange, ListedObject, Listing
+from airflow.providers.watermark.objects.parallel import Lister
+from airflow.providers.watermark.objects.templates import AHEAD, PrefixTemplate
+from airflow.providers.watermark.position import BEGINNING, Position, format_timestamp, is_after
 from airflow.providers.watermark.triggers import arguments
 from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
-from airflow.providers.watermark.triggers.globs import KeyFilter
+from airflow.providers.watermark.triggers.globs import KeyFilter, glob_problems
 from airflow.providers.watermark.watermark import Sweep
 
 __all__ = ["ObjectStoreTrigger", "parse_date"]
@@ -35,7 +32,11 @@ MAX_KEY_BYTES: Final = 1024
 MAX_CLOCK_JUMP: Final = 30.0
 """Seconds by which a store's clock may differ from what passed here since its last answer."""
 
-_LOOK_UPS: Final = 8
+MAX_CONCURRENCY: Final = 64
+
+MAX_PARTITIONS: Final = 1000
+"""Partitions that a sweep lists one by one; it lists all if there are more, as after a long pause."""
+
 _SCHEMES: Final = ("s3://", "s3a://", "gs://")
 
 
@@ -43,13 +44,36 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
     """
     Deliver each new or overwritten object under a prefix.
 
-    A subclass is one store: it connects, lists a page, tells the store's clock and wraps the store's errors.
+    A subclass is one store: it connects, lists a page, tells the store's clock, counts its requests and wraps
+    the store's errors.
+
+    Each sweep lists the whole prefix, for want of a list by time. A long prefix is listed in parts at the
+    same time, but for the first time after a start.
+
+    With ``scan="ordered"`` a sweep lists the end of the prefix only. **That is outside the promise that
+    nothing is lost**, unless keys only ever grow, as those that begin with a time or a counter do. Lost is
+    whatever appears under a key that sorts before the ``lookback_keys`` last ones, if all of these are
+    settled: an object put or replaced there, one under a key made by a slow clock, one of a long multipart
+    upload. The first sweep lists the whole prefix all the same, and so does the one after a rewind.
+
+    With dates in its ``prefix``, in braces and in the manner of ``strftime`` (``events/{%Y/%m/%d}/``, in UTC,
+    of ``%Y %m %d %H %j``), a sweep lists only the partitions from ``partition_lookback`` before the low
+    watermark to a day ahead. Objects in others are delivered by a listing of all, every
+    ``reconcile_interval``, once they are settled. Nothing is lost by this, and nothing comes twice. Keys that
+    are in no partition are not watched.
 
     :param prefix: What keys begin with, as plain text (``a/b`` also matches ``a/bc``); empty for all.
     :param pattern: A glob that keys must match. Without a ``/`` it is matched against the last segment of a
         key, with one against the whole key; ``*`` does not cross ``/``, ``**`` does.
     :param exclude: Globs that keys must not match.
     :param max_objects_per_event: The most objects in one event, at least 1.
+    :param list_concurrency: The most requests at a time, 1 to 64; 1 lists from end to end. A store that asks
+        for fewer gets fewer.
+    :param scan: ``"full"``, or ``"ordered"`` if new keys always sort last; see above.
+    :param lookback_keys: For ``"ordered"``: how many of the last keys are listed again at least, 1 or more.
+
+    :param partition_lookback: For dates in the prefix: seconds, at least 0.
+    :param reconcile_interval: Likewise: seconds, above 0.
 
     See :class:`~airflow.providers.watermark.triggers.base.BaseWatermarkTrigger` for the others.
     """
@@ -58,10 +82,20 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
     pattern: str | None = None
     exclude: list[str] = dataclasses.field(default_factory=list)
     max_objects_per_event: int = 500
+    list_concurrency: int = 8
+    scan: str = "full"
+    lookback_keys: int = 1000
+    partition_lookback: float = 172800.0
+    reconcile_interval: float = 86400.0
 
     def __post_init__(self) -> None:
         """Set up what is no argument."""
         super().__post_init__()
+        self.requests = 0
+        """Requests sent since this instance was made; a subclass counts them."""
+        self._requests_told = 0
+        self._late_keys: dict[str, str | None] = {}
+        self._reconciled_at: float | None = None
         self._clock_was: datetime | None = None
         self._clock_at = 0.0
 
@@ -103,12 +137,24 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
             yield f"prefix={self.prefix!r}: must be what keys begin with, without the bucket"
         yield from arguments.text("pattern", self.pattern, optional=True)
         yield from arguments.flat_list("exclude", self.exclude)
-        yield from _glob_problems("pattern", self.pattern)
+        yield from glob_problems("pattern", self.pattern)
         # What was stored or written may be anything, whatever the annotation says.
         globs: object = self.exclude
         for glob in globs if isinstance(globs, list) else ():
-            yield from _glob_problems("exclude", glob)
+            yield from glob_problems("exclude", glob)
         yield from arguments.whole("max_objects_per_event", self.max_objects_per_event, at_least=1)
+        yield from arguments.whole(
+            "list_concurrency", self.list_concurrency, at_least=1, at_most=MAX_CONCURRENCY
+        )
+        yield from arguments.choice("scan", self.scan, ("full", "ordered"))
+        yield from arguments.whole("lookback_keys", self.lookback_keys, at_least=1)
+        template = PrefixTemplate(str(self.prefix))
+        if problem := template.problem():
+            yield f"prefix={self.prefix!r}: {problem}"
+        if template.is_dated and self.scan == "ordered":
+            yield "scan='ordered': must be 'full' where the prefix has dates in it"
+        yield from arguments.number("partition_lookback", self.partition_lookback)
+        yield from arguments.number("reconcile_interval", self.reconcile_interval, above=0)
 
     async def open(self) -> None:
         """Say what is odd about the prefix; a subclass connects."""
@@ -141,40 +187,136 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
         self._clock_was, self._clock_at = now, time.monotonic()
         return now
 
+    def make_bounds(
+        self, now: datetime, *, step: timedelta, late: Mapping[str, datetime] | None = MappingProxyType({})
+    ) -> HighWatermark:
+        """
+        Derive the bounds from the store's clock.
+
+        Strays have a bound of their own: it is held back by what is late among them, which so needs no slot.
+
+        :param now: The clock, read before the listing.
+        :param step: The coarsest precision that the store uses.
+        :param late: Keys of uploads in progress, each with its earliest time; ``None`` if they are not told.
+        """
+        bounds = HighWatermark.from_clock(now, late_arrival=self.late_arrival, step=step, late=late)
+        if not self._template.is_dated:
+            return bounds
+        strays = {key: since for key, since in (late or {}).items() if self._is_stray(key, since)}
+        hot = None if late is None else {key: since for key, since in late.items() if key not in strays}
+        bound: Position = BEGINNING
+        if self._is_reconciliation_due(now):
+            first = min(strays.values(), default=None)
+            is_held = first is not None and is_after(bounds.bound, first - step)
+            bound = first - step if first is not None and is_held else bounds.bound
+        return dataclasses.replace(bounds, late=hot, strays=bound)
+
+    def _is_reconciliation_due(self, now: datetime) -> bool:
+        passed = None if self._reconciled_at is None else time.monotonic() - self._reconciled_at
+        if passed is not None and passed < self.reconcile_interval:
+            return False  # what is late may hold the cut back for longer
+        state = self._committer.head if self._committer is not None else None
+        if state is None:
+            return True
+        since = state.low if state.stray_low is None else state.stray_low
+        return not isinstance(since, datetime) or (now - since).total_seconds() >= self.reconcile_interval
+
     # -- The sweep ------------------------------------------------------------------------------------
 
     async def read_changes(self, sweep: Sweep) -> AsyncGenerator[Page, None]:
         """List the prefix in key order, which is the order of the keys' UTF-8 bytes."""
-        after = sweep.cursor if isinstance(sweep.cursor, str) else None
-        keys = KeyRange(prefix=self.prefix, after=after)
-        async for listing in read_range(self, keys, self._interest(sweep)):
-            wanted = [found for found in listing.objects if self._is_news(found, sweep)]
-            yield Page(changes=list(map(self._change, wanted)), cursor=listing.last or after)
+        is_ordered, is_whole = self.scan == "ordered", sweep.cursor is None
+        start = sweep.cursor or (sweep.anchor if is_ordered else None)
+        after = start if isinstance(start, str) else None
+        requests = self.requests
+        unsettled: str | None = None
+        ranges = [
+            KeyRange(prefix=prefix, after=after)
+            for prefix in self._prefixes(sweep)
+            if after is None or after < prefix or after.startswith(prefix)
+        ]
+        listings = self._lister.read(ranges, self._interest(sweep))
+        async with aclosing(listings):
+            async for listing in listings:
+                wanted = [found for found in listing.objects if self._is_news(found, sweep)]
+                if is_ordered and unsettled is None:
+                    unsettled = next(
+                        (each.key for each in wanted if is_after(each.modified, sweep.high)), None
+                    )
+                yield Page(changes=list(map(self._change, wanted)), cursor=listing.last or after)
+        if is_whole:
+            # What is not settled may have to wait, and is looked for again.
+            if is_ordered:
+                landmarks = self._lister.landmarks(self.prefix)
+                sweep.anchor = landmarks.before_last(self.lookback_keys, below=unsettled) or sweep.anchor
+            else:
+                sweep.anchor = None
+            self._tell_requests(self.requests - requests)
+        if sweep.stray_high is not None:
+            self._reconciled_at = time.monotonic()
+
+    def _prefixes(self, sweep: Sweep) -> list[str]:
+        """Give the prefixes to list: the partitions around now, or what all of them begin with."""
+        template, earliest = self._template, sweep.earliest
+        if not template.is_dated:
+            return [self.prefix]
+        if sweep.stray_high is not None or not (
+            isinstance(earliest, datetime) and isinstance(sweep.due, datetime)
+        ):
+            return [template.head]
+        first = template.earliest(earliest, self._lookback)
+        found = template.partitions(first, sweep.due + AHEAD, limit=MAX_PARTITIONS)
+        return [template.head] if found is None else found
+
+    def _is_stray(self, key: str, modified: datetime) -> bool:
+        return self._template.is_dated and self._template.is_stray(key, modified, self._lookback)
 
     def _interest(self, sweep: Sweep) -> Interest:
-        return Interest(since=sweep.low, keys=None)
+        """Ask for what is newer than the low watermark, and for what an upload may have left before it."""
+        # A store tells of an upload no more once it has ended; a restart forgets which key it was.
+        self._late_keys = {name: key or self._late_keys.get(name) for name, key in sweep.awaited.items()}
+        keys = [key for key in self._late_keys.values() if key is not None]
+        return Interest(since=sweep.since, keys=sorted(keys) if len(keys) == len(self._late_keys) else None)
+
+    def _tell_requests(self, requests: int) -> None:
+        """Note how many requests a sweep takes, if that has changed by a tenth: each time is a save."""
+        if abs(requests - self._requests_told) > self._requests_told / 10:
+            self._requests_told = requests
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Say how many requests a whole listing takes: they cost the money and the time."""
+        return {"requests": str(self._requests_told)} if self._requests_told else {}
 
     def _is_news(self, found: ListedObject, sweep: Sweep) -> bool:
         return (
-            sweep.concerns(found.key, found.modified)
+            sweep.concerns(found.key, found.modified, stray=self._is_stray(found.key, found.modified))
             and self.wants(found.key)
             and not (found.key.endswith("/") and not found.size)  # a folder marker
         )
 
     def wants(self, key: str) -> bool:
-        """Tell whether a key passes ``pattern`` and ``exclude``."""
-        return self._filter.wants(key)
+        """Tell whether a key is in a partition, and passes ``pattern`` and ``exclude``."""
+        is_dated = self._template.is_dated
+        return (not is_dated or self._template.partition(key) is not None) and self._filter.wants(key)
 
     async def find_changes(self, identities: list[str]) -> Mapping[str, Change]:
         """Look up single keys in listings: HEAD may show another precision of the time."""
-        gate = asyncio.Semaphore(_LOOK_UPS)
+        pace = self._lister.pace
+        gate = asyncio.Semaphore(pace.limit)
 
         async def look_up(key: str) -> list[ListedObject]:
             async with gate:
-                page = await self.list_page(KeyRange(prefix=key), Interest(), limit=1)
+                page = await pace.list_page(KeyRange(prefix=key), Interest(), limit=1)
             return [found for found in page.objects if found.key == key]
 
-        found = await asyncio.gather(*map(look_up, identities))
+        look_ups = [asyncio.create_task(look_up(key)) for key in identities]
+        try:
+            found = await asyncio.gather(*look_ups)
+        finally:
+            for each in look_ups:
+                each.cancel()
+            await asyncio.gather(*look_ups, return_exceptions=True)
         return {each.key: self._change(each) for objects in found for each in objects}
 
     def _change(self, found: ListedObject) -> Change:
@@ -182,6 +324,7 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
             identity=found.key,
             version=found.version,
             position=found.modified,
+            stray=self._is_stray(found.key, found.modified),
             detail={
                 "key": found.key,
                 "size": found.size,
@@ -190,9 +333,26 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
             },
         )
 
+    @property
+    def head(self) -> str:
+        """What all keys begin with: the prefix, up to the first date in it."""
+        return self._template.head
+
+    @functools.cached_property
+    def _template(self) -> PrefixTemplate:
+        return PrefixTemplate(self.prefix)
+
+    @functools.cached_property
+    def _lookback(self) -> timedelta:
+        return timedelta(seconds=self.partition_lookback)
+
     @functools.cached_property
     def _filter(self) -> KeyFilter:
         return KeyFilter(self.pattern, self.exclude)
+
+    @functools.cached_property
+    def _lister(self) -> Lister:
+        return Lister(self, self.list_concurrency, functools.partial(self.say_once, "throttled"))
 
 
 def parse_date(text: str | None, where: str) -> datetime:
@@ -206,15 +366,3 @@ def parse_date(text: str | None, where: str) -> datetime:
     except ValueError as error:
         msg = f"{where} answered without a usable Date header ({text!r}), so there is no clock to go by"
         raise SourceError(msg) from error
-
-
-def _glob_problems(name: str, glob: object) -> Iterator[str]:
-    if isinstance(glob, str):
-        if "://" in glob:
-            yield f"{name}={glob!r}: must match keys, without the bucket"
-        if re.search(r"\{[^}]*,[^}]*\}", glob):
-            yield f"{name}={glob!r}: braces mean nothing in globs; use several watchers, or exclude"
-        try:
-            KeyFilter(glob)
-        except re.error as error:
-            yield f"{name}={glob!r}: is no valid glob ({error})"

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote_plus
 
-from airflow.providers.watermark.change import HighWatermark
-from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
+from airflow.providers.watermark.change import HighWatermark, Page
+from airflow.providers.watermark.exceptions import (
+    ConfigurationError,
+    SourceError,
+    ThrottledError,
+    WatermarkError,
+)
 from airflow.providers.watermark.objects.listing import Interest, KeyRange, ListedObject, Listing
+from airflow.providers.watermark.s3.clients import Account, S3Client
+from airflow.providers.watermark.s3.pages import ScannedPage
+from airflow.providers.watermark.s3.parsing import SCANNED, asking
 from airflow.providers.watermark.triggers import arguments
 from airflow.providers.watermark.triggers.object_store import ObjectStoreTrigger, parse_date
+from airflow.providers.watermark.watermark import Sweep
 
 __all__ = ["S3PrefixTrigger"]
 
@@ -37,8 +45,27 @@ _ADVICE: Final[Mapping[str, str]] = {
     "AuthorizationHeaderMalformed": "set region_name, or the connection's, to the bucket's region",
     "IllegalLocationConstraintException": "set region_name, or the connection's, to the bucket's region",
     "InvalidBucketName": "correct bucket_name",
+    "NoCredentialsError": "give the connection credentials",
+    "PartialCredentialsError": "give the connection credentials",
+    "CredentialRetrievalError": "give the connection credentials",
 }
 """What to do about the errors that do not go away by waiting."""
+
+_REFUSED: Final = frozenset(
+    {
+        *("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException"),
+        *("InvalidToken", "TokenRefreshRequired", "NoCredentialsError", "PartialCredentialsError"),
+        "CredentialRetrievalError",
+    }
+)
+"""Other credentials are needed, which a client that exists does not look for."""
+
+_THROTTLED: Final = frozenset(
+    {
+        *("SlowDown", "ServiceUnavailable", "503", "TooManyRequests", "429", "RequestLimitExceeded"),
+        *("Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled"),
+    }
+)
 
 _NO_UPLOAD_LISTS: Final = frozenset(
     {"AccessDenied", "AllAccessDisabled", "403", "NotImplemented", "MethodNotAllowed", "501", "405"}
@@ -87,8 +114,9 @@ class S3PrefixTrigger(ObjectStoreTrigger):
     def __post_init__(self) -> None:
         """Set up what is no argument."""
         super().__post_init__()
-        self._client: Any = None
+        self._client: S3Client | None = None
         self._resources = AsyncExitStack()
+        self._order_is_known = False
 
     @property
     def source(self) -> str:
@@ -116,68 +144,57 @@ class S3PrefixTrigger(ObjectStoreTrigger):
     # -- The client -----------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Build the client from the Airflow connection."""
+        """Read the Airflow connection and take the client that all its watchers share."""
         await super().open()
+        account = Account(self.aws_conn_id, self.region_name, self.verify)
         try:
-            from airflow.providers.amazon.aws.hooks.s3 import S3Hook
-        except ImportError as error:
-            msg = f"{error}; pip install 'airflow-provider-watermark[amazon]' where the triggerer runs"
-            raise ConfigurationError(msg) from error
-        hook = S3Hook(aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify)
-        try:
-            creator = await hook.get_async_conn()
+            self._client = await self._resources.enter_async_context(S3Client.use(account))
+        except WatermarkError:
+            raise
         except Exception as error:
             raise self._error("the client", error) from error
-        stack = AsyncExitStack()
-        self._client = await stack.enter_async_context(creator)
-        self._resources = stack
-        # The hook takes a connection that is missing, or cannot be read just now, for an empty one, and
-        # would ask another S3 with other credentials: a listing from there must never move the watermark.
-        # Found out only here, since a creator that is never entered warns that it was never awaited.
-        if self.aws_conn_id is not None and hook.conn_config.conn_id != self.aws_conn_id:
-            msg = (
-                f"the connection {self.aws_conn_id!r} does not exist or cannot be read; create it, or set "
-                "aws_conn_id=None for boto's own search for credentials"
-            )
-            raise ConfigurationError(msg)
-        self._client.meta.events.register("before-parse.*.ListObjectsV2", _parse_off_loop)
 
     async def close(self) -> None:
-        """Close the client."""
-        stack, self._resources, self._client = self._resources, AsyncExitStack(), None
+        """Give the client back."""
+        self._client = None
         try:
-            await stack.aclose()
+            await self._resources.aclose()
         except Exception as error:  # noqa: BLE001 - it is gone anyway
             self.log.debug("The client could not be closed: %s", type(error).__name__)
 
     async def _call(self, operation: str, **kwargs: Any) -> dict[str, Any]:
         """Send a request; all errors become ours, here."""
+        client = self._client
+        assert client is not None  # noqa: S101 - it is open
         if self.expected_bucket_owner is not None:
             kwargs["ExpectedBucketOwner"] = self.expected_bucket_owner
         if self.request_payer is not None:
             kwargs["RequestPayer"] = self.request_payer
         try:
-            answer: dict[str, Any] = await getattr(self._client, operation)(Bucket=self.bucket_name, **kwargs)
+            answer: dict[str, Any] = await getattr(client.api, operation)(Bucket=self.bucket_name, **kwargs)
         except Exception as error:
+            self.requests += _requests(getattr(error, "response", None))
+            if _error_code(error) in _REFUSED:
+                client.retire()
             raise self._error(operation, error) from error
+        self.requests += _requests(answer)
         return answer
 
-    def _error(self, operation: str, error: Exception) -> ConfigurationError | SourceError:
+    def _error(self, operation: str, error: Exception) -> WatermarkError:
         """Wrap an error of boto's: what happened, where, and what to do."""
         code = _error_code(error)
         where = f"S3 bucket {self.bucket_name!r}, connection {self.aws_conn_id!r}: {operation} failed"
         if advice := _ADVICE.get(code):
             return ConfigurationError(f"{where} ({code}); {advice}")
-        if code in {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
-            return ConfigurationError(f"{where} ({code}); give the connection credentials")
-        return SourceError(f"{where} ({code}); it is tried again, and nothing is lost")
+        kind = ThrottledError if code in _THROTTLED else SourceError
+        return kind(f"{where} ({code}); it is tried again, and nothing is lost")
 
     # -- The two questions ----------------------------------------------------------------------------
 
     async def get_high_watermark(self) -> HighWatermark:
         """Read S3's clock and the uploads in progress."""
         now, late = await self._uploads()
-        return HighWatermark.from_clock(now, late_arrival=self.late_arrival, step=STEP, late=late)
+        return self.make_bounds(now, step=STEP, late=late)
 
     async def _uploads(self) -> tuple[datetime, dict[str, datetime] | None]:
         """
@@ -223,7 +240,7 @@ class S3PrefixTrigger(ObjectStoreTrigger):
 
     async def read_clock(self) -> datetime:
         """Read S3's clock with a small request."""
-        return self._date(await self._call("list_objects_v2", Prefix=self.prefix, MaxKeys=1))
+        return self._date(await self._call("list_objects_v2", Prefix=self.head, MaxKeys=1))
 
     def _date(self, answer: Mapping[str, Any]) -> datetime:
         return parse_date(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), "S3")
@@ -236,7 +253,7 @@ class S3PrefixTrigger(ObjectStoreTrigger):
         starts: list[dict[str, str]] = []
         while True:
             starts.append(start)
-            page = await self._call("list_multipart_uploads", Prefix=self.prefix, EncodingType="url", **start)
+            page = await self._call("list_multipart_uploads", Prefix=self.head, EncodingType="url", **start)
             decode = unquote_plus if page.get("EncodingType") == "url" else str
             for upload in page.get("Uploads", ()):
                 upload["Key"] = decode(upload["Key"])
@@ -256,7 +273,7 @@ class S3PrefixTrigger(ObjectStoreTrigger):
     async def list_page(
         self,
         keys: KeyRange,
-        interest: Interest,  # noqa: ARG002
+        interest: Interest,
         *,
         token: str | None = None,
         limit: int | None = None,
@@ -269,15 +286,31 @@ class S3PrefixTrigger(ObjectStoreTrigger):
             asked["StartAfter"] = keys.after
         if limit is not None:
             asked["MaxKeys"] = limit
-        answer = await self._call("list_objects_v2", **asked)
+        with asking(interest, whole=not self._order_is_known):
+            answer = await self._call("list_objects_v2", **asked)
+        token = answer.get("NextContinuationToken", "") if answer.get("IsTruncated") else None
+        page: ScannedPage | None = answer.get(SCANNED)
+        if page is not None:
+            return Listing(
+                objects=page.objects, first=page.first, last=page.last, count=page.count, token=token
+            )
         found = [_listed(entry) for entry in answer.get("Contents", ())]
         return Listing(
             objects=found,
             first=found[0].key if found else None,
             last=found[-1].key if found else None,
             count=len(found),
-            token=answer.get("NextContinuationToken", "") if answer.get("IsTruncated") else None,
+            token=token,
         )
+
+    async def read_changes(self, sweep: Sweep) -> AsyncGenerator[Page, None]:
+        """List the prefix in key order."""
+        async with aclosing(super().read_changes(sweep)) as pages:
+            async for page in pages:
+                yield page
+        # All keys have been looked at. From now on those of a page are only if it has news; of others, whose
+        # keys have been looked at when they were news, or in that first sweep, the first and the last are.
+        self._order_is_known = True
 
     def describe(self, found: ListedObject) -> dict[str, Any]:
         """Give the etag."""
@@ -291,6 +324,11 @@ def _listed(entry: Mapping[str, Any]) -> ListedObject:
         size=entry["Size"],
         version=entry.get("ETag", "").strip('"'),
     )
+
+
+def _requests(answer: Mapping[str, Any] | None) -> int:
+    """Tell how many requests it took, those included that botocore sent again by itself."""
+    return 1 + int(((answer or {}).get("ResponseMetadata") or {}).get("RetryAttempts", 0))
 
 
 def _error_code(error: BaseException | None) -> str:
@@ -311,26 +349,3 @@ def _bucket_problems(bucket: object) -> Iterator[str]:
         yield f"{shown}: directory buckets do not list in key order and cannot be watched"
     elif not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]", bucket):
         yield f"{shown}: must be a bucket's name: 3 to 255 letters, digits, dots, hyphens or underscores"
-
-
-async def _parse_off_loop(
-    response_dict: dict[str, Any], operation_model: Any, customized_response_dict: dict[str, Any], **_: Any
-) -> None:
-    """
-    Parse a page of a listing in a thread: on the loop it would hold all triggers for 50 to 100 ms.
-
-    A handler of botocore's public event ``before-parse``, registered with a wildcard because those run
-    before botocore's own ``before-parse.s3``, which parses the whole body once more to find errors that
-    come with status 200. What is no listing, such as an error, is left to botocore.
-    """
-    from botocore.parsers import ResponseParserFactory
-
-    body = response_dict["body"]
-    if response_dict["status_code"] != 200 or b"<ListBucketResult" not in body[:512]:
-        return
-    factory = ResponseParserFactory()
-    factory.set_parser_defaults(timestamp_parser=datetime.fromisoformat)  # dateutil takes four times as long
-    parser = factory.create_parser("rest-xml")
-    parsed = await asyncio.to_thread(parser.parse, dict(response_dict), operation_model.output_shape)
-    response_dict["body"] = b"<ListBucketResult/>"
-    customized_response_dict.update(parsed)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, ClassVar, Final
 from zoneinfo import ZoneInfo, available_timezones
 
-from airflow.providers.watermark.change import Change, HighWatermark, Page, Window, digest
+from airflow.providers.watermark.change import HighWatermark, Page, Window, digest
 from airflow.providers.watermark.exceptions import (
     ConfigurationError,
     PositionTypeError,
@@ -21,16 +20,16 @@ from airflow.providers.watermark.position import (
     BEGINNING,
     Position,
     decode_position,
-    encode_position,
+    floor_timestamp,
     is_after,
     position_type,
 )
 from airflow.providers.watermark.sql.query import WatchedQuery, split_name
+from airflow.providers.watermark.sql.rows import RowChanges, read_position
 from airflow.providers.watermark.sql.settling import local_floor
 from airflow.providers.watermark.triggers import arguments
 from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
-from airflow.providers.watermark.values import encode_value
-from airflow.providers.watermark.watermark import Sweep
+from airflow.providers.watermark.watermark import Sweep, WatermarkState
 
 __all__ = ["SQLUpdatedAtTrigger"]
 
@@ -43,13 +42,9 @@ SLICE_SIZE: Final = 100
 LOOK_EVERY: Final = 10
 """Polls from one look for rows without a cursor, or with one in the future, to the next."""
 
-_ROW_OVERHEAD: Final = 128
-"""Bytes of an event that a column takes beside its value, at the most."""
-
 MICROSECOND: Final = timedelta(microseconds=1)
 
 _START_KINDS: Final = ("timestamp", "naive-timestamp", "date", "integer", "decimal", "uuid")
-_INFINITE: Final = (datetime.min, datetime.max)  # noqa: DTZ901 - as asyncpg gives them
 _CLOCKED: Final = frozenset({"timestamp", "naive-timestamp", "date"})
 _MAX_COUNTED: Final = 1000
 
@@ -68,7 +63,11 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
     database) it is the server's clock less ``late_arrival``: a row that is committed later than that after
     its stamp is lost, so set ``late_arrival`` above your longest transaction.
 
-    Deletions are not delivered. A row that changes again before it settles is in a later window.
+    Deletions are not delivered. A row that changes again before it settles is in a later window. Keys tell
+    versions apart by the cursor alone: with a date, one a day. A cursor without a clock (a number, a text)
+    must grow with each change: what comes later with a position that is settled is not news.
+
+    Rows dated before the year 1, which Python has not, come first of all; those after 9999 wait for ever.
 
     :param conn_id: The Airflow connection. It needs ``SELECT`` on what is watched, and no more.
     :param table: The table or view: ``name`` or ``schema.name``; parts with dots or quotes in double quotes.
@@ -119,6 +118,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         self._database: Any = None
         self._kind: str | None = None
         self._asked: WatchedQuery | None = None
+        self._asked_kind: str | None = None
         self._polls = 0
         self._looks = True
 
@@ -211,6 +211,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
 
         self._database = await open_database(
             self.conn_id,
+            user=self.asset_name,
             ignore_roles=self.ignore_roles,
             max_bound_wait=self.max_bound_wait,
             log=self.log,
@@ -241,12 +242,21 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
 
     @property
     def _query(self) -> WatchedQuery:
-        collation = self._database.collation if self._kind == "string" else None
-        if self._asked is None or self._asked.collation != collation:
-            self._asked = self._make_query(collation)
+        if self._asked is None or self._asked_kind != self._kind:
+            self._asked, self._asked_kind = self._make_query(), self._kind
         return self._asked
 
-    def _make_query(self, collation: str | None) -> WatchedQuery:
+    @property
+    def _rows(self) -> RowChanges:
+        return RowChanges(
+            self._query,
+            kind=self._kind,
+            with_rows=self.payload == "rows",
+            source=self.source,
+            max_bytes=self.max_event_bytes,
+        )
+
+    def _make_query(self) -> WatchedQuery:
         return WatchedQuery(
             table=self.table,
             query=self.query,
@@ -254,7 +264,8 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             primary_key=tuple(self.key_columns),
             columns=tuple(self.columns) if self.payload == "rows" else (),
             where=self.where,
-            collation=collation,
+            collation=self._database.collation if self._kind == "string" else None,
+            oldest=self._database.oldest if self._kind in _CLOCKED else None,
         )
 
     @property
@@ -278,7 +289,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             highest = await self._database.settled_position(self._query, self.lateness)
             return HighWatermark(bound=BEGINNING if highest is None else highest)
         now, settled = await self._database.settled_clock()
-        bound = None if settled is None else self._local(settled - timedelta(seconds=self.lateness))
+        bound = None if settled is None else self._local(_settled(settled, self.lateness))
         due = self._local(now)
         future = self._local(now + timedelta(seconds=self.lateness))
         if self._kind == "date":  # a day is over when it is over, and news until then
@@ -303,7 +314,21 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         if isinstance(bounds.due, date):
             return _before(_before(bounds.due))  # today is delivered: it is not over yet
         highest = (await self._database.fetch(self._query.highest()))[0][0]
-        return BEGINNING if highest is None else highest
+        if highest is None:
+            return BEGINNING
+        if not self.eager:
+            return highest  # type: ignore[no-any-return]
+        # Another row may still come with the very same position: those that are there now are told apart.
+        before = (await self._database.fetch(self._query.highest(before=highest)))[0][0]
+        return BEGINNING if before is None else before
+
+    async def first_seen(self, low: Position) -> Mapping[str, Position]:
+        """Name the rows that have the highest position, where positions have no clock."""
+        if self.start_from != "now" or not self.eager or self._kind is None or self._kind in _CLOCKED:
+            return {}
+        rows = await self._database.fetch(self._query.page(low, after=None, before=None, limit=self.max_seen))
+        sweep = Sweep(WatermarkState(source={}, low=low), HighWatermark(bound=BEGINNING), 0)
+        return {change.id: change.position for change in self._rows.news(rows, sweep)} if rows else {}
 
     def start_position(self, start: str) -> Position:
         """Read a ``start_from``: by the column's type, or while that is not known by any that it may have."""
@@ -341,7 +366,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         found = await database.fetch(query.window(low, bound, limit))
         if not found:
             return None
-        count, last = found[0][0], self._position(found[0][1])
+        count, last = found[0][0], read_position(found[0][1], self._kind)
         if not is_after(last, low) and isinstance(last, datetime):
             last = last + MICROSECOND  # the column is finer than a datetime
         if count == limit:  # the last row may have ties behind the limit
@@ -350,51 +375,51 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
 
     async def read_changes(self, sweep: Sweep) -> AsyncGenerator[Page, None]:
         """Read rows in the order of (cursor, primary key), page by page."""
+        query, database = self._query, self._database
         after: Any = sweep.cursor
-        # What is settled never waits, whatever the clock says now: the next sweep would not look for it.
-        due = sweep.due if sweep.due is not None and is_after(sweep.due, sweep.high) else None
+        before = self._upper_bound(sweep)
+        if query.oldest is not None and sweep.low is BEGINNING and (after is None or _is_first(after[0])):
+            async for page in self._read_ancient(sweep):
+                yield page
+            after = None
         while True:
-            question = self._query.page(sweep.low, after=after, before=due, limit=PAGE_SIZE)
-            rows = await self._database.fetch(question)
+            rows = await database.fetch(query.page(sweep.low, after=after, before=before, limit=PAGE_SIZE))
             for start in range(0, len(rows), SLICE_SIZE):
-                changes = [self._change(row) for row in rows[start : start + SLICE_SIZE]]
-                after = changes[-1].cursor
-                yield Page(changes=[each for each in changes if not _lasts(each, sweep)], cursor=after)
+                part = rows[start : start + SLICE_SIZE]
+                after = (read_position(part[-1][0], self._kind), *part[-1][1 : 1 + len(query.primary_key)])
+                yield Page(changes=self._rows.news(part, sweep), cursor=after)
                 await asyncio.sleep(0)
             if len(rows) < PAGE_SIZE:
                 return
 
-    def _position(self, value: Any) -> Any:
-        """Take a value of the cursor column as a position: asyncpg gives infinite ones without their zone."""
-        if self._kind == "timestamp" and value in _INFINITE:
-            return value.replace(tzinfo=UTC)
-        return value
+    async def _read_ancient(self, sweep: Sweep) -> AsyncGenerator[Page, None]:
+        """
+        Read rows that are dated before the year 1, which Python has not.
 
-    def _change(self, row: Any) -> Change:
-        query = self._query
-        split = 1 + len(query.primary_key)
-        position, key = self._position(row[0]), tuple(row[1:split])
-        names = map(_encode, key)
-        detail: dict[str, Any] = {
-            "cursor": encode_position(position),
-            "key": dict(zip(query.primary_key, names, strict=True)),
-        }
-        identity, version = json.dumps(detail["key"]), ""
-        if self.payload == "rows":
-            values = list(map(_encode, row[split:]))
-            text = json.dumps(values)
-            version = digest(text)
-            if len(identity) + len(text) + _ROW_OVERHEAD * (split + len(values)) > self.max_event_bytes:
-                detail["truncated"] = True
-            else:
-                detail["row"] = dict(zip(query.columns, values, strict=True))
-        return Change(
-            identity=identity,
-            version=version,
-            position=position,
-            detail=detail,
-            place=(position, *key),
-        )
+        They all have the first position of all, and so are read in the order of their keys.
+        """
+        first: Any = date.min if self._kind == "date" else read_position(datetime.min, self._kind)  # noqa: DTZ901
+        key = None if sweep.cursor is None else sweep.cursor[1:]  # type: ignore[index]
+        count = 0
+        while True:
+            found = await self._database.fetch(self._query.ancient(after=key, limit=SLICE_SIZE))
+            rows = [(first, *row) for row in found]
+            if rows:
+                count, key = count + len(rows), rows[-1][1 : 1 + len(self._query.primary_key)]
+                yield Page(changes=self._rows.news(rows, sweep), cursor=(first, *key))
+            if len(rows) < SLICE_SIZE:
+                break
+        text = f"{count} rows are dated before the year 1; in events they have the cursor {first}"
+        self.say_once("ancient", count > 0 and text)
+
+    @staticmethod
+    def _upper_bound(sweep: Sweep) -> Any:
+        """Give the position before which rows are read: those dated after 9999 could not be."""
+        high: Any = sweep.high
+        if sweep.due is None or is_after(sweep.due, high):
+            return sweep.due
+        # What is settled never waits, whatever the clock says now: the next sweep would not look for it.
+        return high + (MICROSECOND if isinstance(high, datetime) else timedelta(days=1))
 
     def _look_at_type(self) -> None:
         state = self._committer.committed if self._committer is not None else None
@@ -431,23 +456,15 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         self.say_once("nulls", count > 0 and text)
 
 
-def _encode(value: Any) -> Any:
-    """Encode a value; most need no look at what they are."""
-    if value is None or value.__class__ is int or (value.__class__ is str and value.isascii()):
-        return value
-    return encode_value(value)
+def _is_first(position: Position) -> bool:
+    """Tell whether a position is the first of all times."""
+    return position == date.min or position in (datetime.min, datetime.min.replace(tzinfo=UTC))  # noqa: DTZ901
 
 
-def _lasts(change: Change, sweep: Sweep) -> bool:
-    """Tell whether a row may change again with the same cursor: within its second, if it has whole ones."""
-    position, due = change.position, sweep.due
-    return (
-        isinstance(position, datetime)
-        and not position.microsecond
-        and isinstance(due, datetime)
-        and is_after(position, due - timedelta(seconds=1))
-        and is_after(position, sweep.high)
-    )
+def _settled(clock: datetime, lateness: float) -> datetime:
+    """Give the settled bound: no second that is not over is in it, since the column may have whole ones."""
+    over = floor_timestamp(clock, timedelta(seconds=1)) - MICROSECOND
+    return min(clock - timedelta(seconds=lateness), over)
 
 
 def _before(position: Position) -> Position:

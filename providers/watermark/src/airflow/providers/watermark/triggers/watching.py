@@ -13,14 +13,13 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.watermark.change import HighWatermark, Window, digest
 from airflow.providers.watermark.delivery import Committer, Emission, StaleError
 from airflow.providers.watermark.events import Batch, window_payload
-from airflow.providers.watermark.exceptions import WatermarkError
 from airflow.providers.watermark.position import BEGINNING, Position, is_after
+from airflow.providers.watermark.triggers.health import Health
 from airflow.providers.watermark.watermark import MAX_PENDING, Pending, Sweep, WatermarkState
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class Watch:
         self._trigger = trigger
         self._committer = committer
         self._log = trigger.log
-        self._cause: str | None = None
+        self._health = Health(trigger, committer)
         self._restless = False
         self._event_at: float | None = None
 
@@ -70,9 +69,10 @@ class Watch:
         if unknown := trigger.unknown_arguments:
             self._log.warning("Arguments unknown to this release are ignored: %s", sorted(unknown))
         saver = asyncio.create_task(committer.run())
-        failures, is_open = 0, False
+        health, is_open = self._health, False
         try:
             while True:
+                began = time.monotonic()
                 try:
                     if not is_open:
                         await trigger.open()
@@ -85,22 +85,21 @@ class Watch:
                                 committer.advance(emission.state)
                                 continue
                             await committer.admit(emission)
+                            if emission.payload is not None:
+                                health.count(emission.payload)
                             yield emission
                     # In here, since an argument that another release has stored may be anything.
                     pause = _seconds(trigger.poll_interval, 60.0) * random.uniform(0.9, 1.1)  # noqa: S311
                 except StaleError:
                     continue
                 except Exception as error:  # noqa: BLE001 - nothing may end the watch
-                    failures, is_open = failures + 1, False
-                    await self._report(error)
+                    is_open = False
+                    await health.fail(error)
                     await trigger.close()
                     # Full jitter: watchers that fail together do not come back together.
-                    await committer.rest(random.uniform(0, min(MAX_BACKOFF, 2.0 ** min(failures, 16))))  # noqa: S311
+                    await committer.rest(random.uniform(0, min(MAX_BACKOFF, 2.0 ** min(health.failures, 16))))  # noqa: S311
                 else:
-                    if failures:
-                        self._log.info("Recovered after %d failed attempts; nothing was lost", failures)
-                        failures = 0
-                    await self._report(None)
+                    await health.succeed(time.monotonic() - began)
                     await committer.rest(pause)
         finally:
             saver.cancel()
@@ -147,7 +146,8 @@ class Watch:
         low = await trigger.first_position(bounds)
         if trigger.start_from != "now":
             return WatermarkState(source=source, low=low)
-        return WatermarkState(source=source, low=low, pending=await self._late_slots(bounds, low, {}))
+        slots = await self._late_slots(bounds, low, {})
+        return WatermarkState(source=source, low=low, seen=await trigger.first_seen(low), pending=slots)
 
     async def _late_slots(
         self, bounds: HighWatermark, low: Position, pending: Mapping[str, Pending]
@@ -207,7 +207,10 @@ class Watch:
         # Without a settled bound yet, from a barrier that still stands, there is nothing to take it back to.
         if not ahead or asked_for or state.high is not None or bounds.bound is BEGINNING:
             return state
-        return replace(state, low=bounds.bound)
+        strays = state.stray_low
+        if strays is not None and is_after(strays, bounds.bound):
+            strays = bounds.bound
+        return replace(state, low=bounds.bound, stray_low=strays, anchor=None)
 
     async def _sweep(self, state: WatermarkState) -> AsyncGenerator[Emission, None]:
         """Read the source once, from the state's low watermark or from where an earlier sweep broke off."""
@@ -226,7 +229,8 @@ class Watch:
             max_changes=trigger.max_changes_per_event,
             max_bytes=trigger.max_event_bytes,
         )
-        worth_saving, saved_at = state.high is not None, time.monotonic()
+        # How far strays are delivered is worth a save by itself: to look for them takes long.
+        worth_saving, saved_at = state.high is not None or sweep.stray_high is not None, time.monotonic()
         try:
             async with aclosing(trigger.read_changes(sweep)) as pages:
                 async for page in pages:
@@ -250,7 +254,10 @@ class Watch:
         payload = batch.close()
         if payload is None and self._owes_event:
             payload = batch.close_empty()
-        yield self._emission(payload, sweep.finish(), worth_saving=worth_saving)
+        self._health.covered = sweep.high
+        # A first anchor is saved at once: to find it took a reading of all there is.
+        is_anchored = sweep.anchor is not None and state.anchor is None
+        yield self._emission(payload, sweep.finish(), worth_saving=worth_saving or is_anchored)
 
     async def _windows(self, state: WatermarkState) -> AsyncGenerator[Emission, None]:
         """
@@ -260,14 +267,15 @@ class Watch:
         been committed: so after a crash the very same window comes again, and no other that overlaps it.
         """
         trigger, committer = self._trigger, self._committer
-        bounds = await trigger.get_high_watermark()
-        while (window := await trigger.find_window(state.low, bounds.bound, state.high)) is not None:
+        bound = (await trigger.get_high_watermark()).final
+        while (window := await trigger.find_window(state.low, bound, state.high)) is not None:
             if state.high is None:
                 state = await committer.intend(replace(state, high=window.high))
             payload = self._window_payload(state, window)
             state = replace(state, low=window.high, high=None)
             yield self._emission(payload, state)
             await committer.settle()
+        self._health.covered = bound
         if self._owes_event:
             yield self._emission(self._window_payload(state, Window(high=state.low, count=0)), state)
 
@@ -303,27 +311,6 @@ class Watch:
             and f"{sweep.future_count} changes are dated in the future and wait until then; the first is "
             f"{first.identity!r} at {first.position!r}",
         )
-
-    async def _report(self, error: Exception | None) -> None:
-        """Tell an error once per cause, and keep it in the stored status until it is mended."""
-        facts = dict(self._trigger.facts)
-        if error is None:
-            self._cause = None
-            await self._committer.report(facts or None)
-            return
-        known = isinstance(error, WatermarkError)
-        cause = f"{type(error).__name__}: {error}"
-        if self._cause == cause:
-            return
-        self._cause = cause
-        if known:
-            self._log.error("%s", error)
-        else:
-            self._log.error("An unexpected error; it is tried again, and nothing is lost", exc_info=error)
-        # An unexpected error's text may hold anything; it stays in the log, where Airflow masks secrets.
-        text = str(error) if known else type(error).__name__
-        since = datetime.now(UTC).isoformat(timespec="seconds")
-        await self._committer.report({**facts, "error": text, "since": since})
 
 
 def _seconds(value: object, default: float) -> float:

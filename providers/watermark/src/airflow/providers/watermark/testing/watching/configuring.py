@@ -17,7 +17,7 @@ from airflow.providers.watermark.testing.harness import Harness, revive
 from airflow.providers.watermark.testing.source import WatchedSource
 from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
 
-__all__ = ["ConfiguringContract"]
+__all__ = ["ConfiguringContract", "PayloadContract"]
 
 NONSENSE: Final[tuple[Any, ...]] = (None, "nonsense", "", -1, 0, 1.5, True, [], [None], {"a": 1}, "\ud800")
 
@@ -61,7 +61,8 @@ class ConfiguringContract(SourceContract):
         self, source: WatchedSource
     ) -> None:
         await self.put(source, "a")
-        async with Unchecked(source.make_trigger(**self.arguments(source, of_a_later_release=5))) as watcher:
+        trigger = source.make_trigger(**self.arguments(source, of_a_later_release=5))
+        async with self.drive(source, trigger, harness=Unchecked) as watcher:
             assert self.names(source, await watcher.deliver()) == ["a"]
             warnings = [record.getMessage() for record in watcher.records if record.levelname == "WARNING"]
             assert sum("of_a_later_release" in warning for warning in warnings) == 1
@@ -92,6 +93,10 @@ class ConfiguringContract(SourceContract):
             trigger = source.make_trigger(**self.arguments(source, **{name: -1}))
             with pytest.raises(InvalidArgumentError, match=f"{name}=-1"):
                 trigger.serialize()
+
+
+class PayloadContract(SourceContract):
+    """An event says of each change what it is."""
 
     async def test_payloads_are_strict_json_in_the_published_shape(self, source: WatchedSource) -> None:
         await self.put(source, "a", "b")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from airflow.providers.watermark.position import BEGINNING
 from airflow.providers.watermark.testing.contract import SourceContract, needs
-from airflow.providers.watermark.testing.harness import Harness
 from airflow.providers.watermark.testing.source import WatchedSource
 
 __all__ = ["OperatingContract"]
@@ -52,7 +51,7 @@ class OperatingContract(SourceContract):
             await self.put(source, "b")
             store = watcher.store
         trigger = source.make_trigger(**self.arguments(source, start_from="now"))
-        async with Harness(trigger, store) as watcher:
+        async with self.drive(source, trigger, store) as watcher:
             assert self.names(source, await watcher.deliver()) == ["b"]
 
     async def test_tuning_starts_nothing_anew(self, source: WatchedSource) -> None:
@@ -62,7 +61,7 @@ class OperatingContract(SourceContract):
             store = watcher.store
         tuning = {"poll_interval": 7.0, "max_seen": 77, "max_event_bytes": 9000, "commit_delay": 1.0}
         trigger = source.make_trigger(**self.arguments(source, count_limit=77, **tuning))
-        async with Harness(trigger, store) as watcher:
+        async with self.drive(source, trigger, store) as watcher:
             assert await watcher.deliver() == []
 
     async def test_a_rewind_delivers_again_in_a_higher_epoch(self, source: WatchedSource) -> None:
@@ -92,7 +91,8 @@ class OperatingContract(SourceContract):
             await watcher.deliver()
             before, store = await watcher.stored(), watcher.store
         assert before is not None
-        async with Harness(source.make_stranger(**self.arguments(source, **shared)), store) as stranger:
+        trigger = source.make_stranger(**self.arguments(source, **shared))
+        async with self.drive(source, trigger, store) as stranger:
             assert await stranger.deliver(2) == []
             after = await stranger.stored()
             assert after == before

@@ -1,0 +1,1 @@
+"""Listings of object stores: ours beside its peers, on the same servers and in one run."""

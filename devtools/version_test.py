@@ -1,0 +1,124 @@
+"""``make version-test AIRFLOW=x.y.z``: the S3 watcher on another Airflow than the one in ``.venv``.
+
+A real Dag processor and triggerer of that Airflow, a real S3 server. While objects land steadily, the Dag is
+paused for a while, and the triggerer is stopped with SIGTERM and killed with SIGKILL. In the end whatever
+landed must be in an asset event, and what was delivered twice must have been delivered shortly before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from devtools.airflow_home import AirflowHome, AirflowHomeError
+from devtools.crash_test import ASSET, BUCKET, DAG, SETTINGS, Kind, Report, Watcher
+from devtools.dropper import Dropper
+from devtools.ledger import Ledger
+from devtools.s3_servers import ServerStartError, ministack
+
+INTERRUPTIONS: tuple[Kind, ...] = ("pause", "SIGTERM", "SIGKILL")
+
+COMMITTED_AFTER = 25.0
+"""Seconds after which whatever was delivered must have been committed: below Airflow 3.3 it takes longest."""
+
+
+def run(python: Path, seed: int) -> Report:
+    """Run the test in a scratch folder, which is kept if it fails.
+
+    :param python: of the environment in which Airflow and this package are installed
+    :param seed: fixes what lands, what interrupts, and when
+    :raises AirflowHomeError: something else went wrong than what is tested for
+    """
+    home = Path(tempfile.mkdtemp(prefix="watermark-version-test-"))
+    print(f"seed {seed}, {python}, scratch folder {home}", flush=True)
+    report = _test(home, python, seed)
+    if report.passed:
+        shutil.rmtree(home, ignore_errors=True)
+    return report
+
+
+def _test(home: Path, python: Path, seed: int) -> Report:
+    began, rng = time.monotonic(), random.Random(seed)
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True)
+
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(ministack())
+        server.client().create_bucket(Bucket=BUCKET)
+        (home / "dags").mkdir()
+        (home / "dags" / "watched.py").write_text(DAG)
+        airflow = stack.enter_context(
+            AirflowHome(
+                home / "airflow",
+                dags_folder=home / "dags",
+                connections={"aws_default": server.airflow_connection_json()},
+                environment=SETTINGS,
+                python=python,
+            )
+        )
+        ledger = Ledger(server.client(), BUCKET)
+        watcher = Watcher(airflow, ledger)
+        watcher.start()
+        say(f"the {ASSET} watcher is live")
+        with Dropper(ledger, seed) as dropper:
+            for kind in rng.sample(INTERRUPTIONS, len(INTERRUPTIONS)):
+                watcher.wait_for_news()
+                time.sleep(rng.uniform(1, 16))
+                say(f"{kind:<8}{len(ledger.landed):>6} landed so far")
+                watcher.interrupt(kind, seconds=rng.uniform(0, 4))
+            watcher.wait_for_news()
+        dropper.check()
+        say("nothing lands any more; waiting for the last deliveries")
+        watcher.wait_for_all()
+        time.sleep(COMMITTED_AFTER)
+        say("a last restart, with everything committed: nothing may come again")
+        airflow.restart("triggerer", signal.SIGKILL)
+        ledger.put("in/last.csv", b"last")
+        watcher.wait_for_all()
+    return Report(
+        seed=seed,
+        seconds=time.monotonic() - began,
+        interruptions=Counter(each.kind for each in watcher.interruptions),
+        landed=len(ledger.landed),
+        superseded=len(ledger.superseded),
+        delivered=len(ledger.delivered),
+        events=ledger.events,
+        repeats=tuple(ledger.repeats(watcher.interruptions)),
+        faults=ledger.faults(watcher.interruptions),
+    )
+
+
+def main() -> int:
+    """Run the command line, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m devtools.version_test", description=__doc__)
+    parser.add_argument(
+        "python", type=Path, nargs="?", default=sys.executable, help="of that Airflow's environment"
+    )
+    parser.add_argument("--seed", type=int, help="repeat the schedule of an earlier test")
+    arguments = parser.parse_args()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    seed = random.SystemRandom().randrange(10_000) if arguments.seed is None else arguments.seed
+    try:
+        report = run(arguments.python.absolute(), seed)
+    except KeyboardInterrupt:
+        print("\nInterrupted: everything was stopped.")
+        return 130
+    except (AirflowHomeError, ServerStartError) as error:
+        print(f"\nFAILED: {error}")
+        return 1
+    print(f"\n{report}\n\n{'passed' if report.passed else 'FAILED'}")
+    return 0 if report.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

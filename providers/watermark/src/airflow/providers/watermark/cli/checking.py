@@ -1,0 +1,119 @@
+"""``check``: try a watcher without delivering anything."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Any, Final
+
+from airflow.providers.watermark.change import HighWatermark
+from airflow.providers.watermark.cli.looking import text_of
+from airflow.providers.watermark.cli.running import CommandError, print_rows, say
+from airflow.providers.watermark.exceptions import InvalidArgumentError
+from airflow.providers.watermark.position import BEGINNING
+from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
+from airflow.providers.watermark.watermark import Sweep, WatermarkState, is_reset
+
+__all__ = ["check"]
+
+_MAX_COUNTED: Final = 100_000
+
+
+async def check(args: argparse.Namespace) -> None:
+    """Try a watcher of a Dag."""
+    trigger = _find(args)
+    trigger.serialize()  # raises what is wrong with its arguments
+    store = trigger.make_store()
+    try:
+        wire = await store.load(trigger.key)
+        await trigger.open()
+        try:
+            bounds = await trigger.get_high_watermark()
+            if wire is None or is_reset(wire):
+                low = BEGINNING if trigger.start_from == "beginning" else await trigger.first_position(bounds)
+                state = WatermarkState(source=trigger.fingerprint, low=low)
+                stored = f"none yet; it begins by start_from={trigger.start_from!r}"
+            else:
+                state = WatermarkState.from_wire(wire)
+                stored = text_of(state.low)
+            count = await _count(trigger, state, bounds)
+        finally:
+            await trigger.close()
+    finally:
+        await store.close()
+    waiting = str(count) if count < _MAX_COUNTED else f"{_MAX_COUNTED} or more"
+    row: dict[str, Any] = {
+        "asset": trigger.asset_name,
+        "source": trigger.source,
+        "watermark": "/".join(trigger.key),
+        "low_watermark": stored,
+        "settled_bound": text_of(bounds.bound),
+        "waiting": waiting,
+        **trigger.facts,
+    }
+    if args.output in {"table", "plain"}:
+        print_rows([{"": name, "value": value} for name, value in row.items()], args.output)
+    else:
+        print_rows([row], args.output)
+    say("The watcher can connect and read.")
+
+
+async def _count(trigger: BaseWatermarkTrigger, state: WatermarkState, bounds: HighWatermark) -> int:
+    """Count what the next sweep would deliver, up to a limit."""
+    count = 0
+    if trigger.delivers_windows:
+        low, high = state.low, state.high
+        while count < _MAX_COUNTED and (window := await trigger.find_window(low, bounds.final, high)):
+            count, low, high = count + window.count, window.high, None
+        return count
+    sweep = Sweep(state, bounds, trigger.max_seen if trigger.eager else 0)
+    async with aclosing(trigger.read_changes(sweep)) as pages:
+        async for page in pages:
+            count += sum(1 for change in page.changes if sweep.admits(change))
+            if count >= _MAX_COUNTED:
+                break
+    return count
+
+
+def _find(args: argparse.Namespace) -> BaseWatermarkTrigger:
+    """
+    Find the trigger in the Dags.
+
+    :raises CommandError: There is none, or there are several.
+    """
+    found: dict[tuple[str, Any], BaseWatermarkTrigger] = {}
+    for asset in _assets(args.dag_file):
+        for watcher in asset.watchers:
+            is_meant = asset.name == args.asset and args.watcher in (None, watcher.name)
+            if is_meant and isinstance(trigger := _trigger(watcher), BaseWatermarkTrigger):
+                found[watcher.name, trigger.key] = trigger
+    if not found:
+        msg = f"no Dag has an asset {args.asset!r} with one of our watchers; name its file with --dag-file"
+        raise CommandError(msg)
+    if len(found) > 1:
+        names = ", ".join(sorted({name for name, _ in found}))
+        msg = f"the asset {args.asset!r} has {len(found)} watchers, name one with --watcher: {names}"
+        raise CommandError(msg)
+    return next(iter(found.values()))
+
+
+def _trigger(watcher: Any) -> Any:
+    return watcher.trigger
+
+
+def _assets(dag_file: str | None) -> Iterator[Any]:
+    try:
+        from airflow.dag_processing.dagbag import DagBag
+    except ImportError:  # below Airflow 3.2
+        from airflow.models.dagbag import DagBag  # type: ignore[no-redef]
+    bag = DagBag(dag_folder=dag_file)
+    for path, text in bag.import_errors.items():
+        say(f"warning: {path} cannot be imported: {str(text).strip().splitlines()[-1]}")
+    if bag.import_errors and not bag.dags:
+        msg = "no Dag could be imported; mend what is told above"
+        raise InvalidArgumentError(msg)
+    for dag in bag.dags.values():
+        condition: Any = dag.timetable.asset_condition
+        for _, asset in condition.iter_assets():
+            yield asset

@@ -1,0 +1,115 @@
+"""``list`` and ``show``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.providers.watermark.cli.running import Store, choose, print_rows
+from airflow.providers.watermark.exceptions import StateError, StoreError
+from airflow.providers.watermark.position import BEGINNING, Position, encode_position
+from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey
+from airflow.providers.watermark.watermark import WatermarkState, is_reset
+
+__all__ = ["age_of", "list", "show", "text_of"]
+
+
+async def list(args: argparse.Namespace) -> None:  # noqa: A001 - a command's function has its name
+    """List the watermarks."""
+    async with Store(args.store) as store:
+        rows = [await _row(store, key) for key in sorted(await store.keys())]
+    if args.output in {"table", "plain"}:
+        for row in rows:
+            del row["key"]
+            row["source"] = " ".join(f"{name}={value}" for name, value in (row["source"] or {}).items())
+            row["age"] = "" if row["age"] is None else str(timedelta(seconds=round(row["age"])))
+    print_rows(rows, args.output)
+
+
+async def _row(store: BaseWatermarkStore, key: WatermarkKey) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "asset": key.asset_name,
+        "watcher": key.namespace,
+        "key": key.key,
+        "source": None,
+        "low_watermark": None,
+        "age": None,
+        "bytes": None,
+        "last_poll": None,
+        "last_error": None,
+    }
+    try:
+        wire = await store.load(key)
+        if wire is None:
+            return {**row, "last_error": "it was deleted just now"}
+        row["bytes"] = len(json.dumps(wire))
+        if is_reset(wire):
+            return {**row, "low_watermark": "(reset)"}
+        state = WatermarkState.from_wire(wire)
+    except (StateError, StoreError) as error:
+        return {**row, "last_error": str(error)}
+    status = state.status or {}
+    return {
+        **row,
+        "source": {name: value for name, value in state.source.items() if value not in (None, "", [])},
+        "low_watermark": text_of(state.low),
+        "age": age_of(state.low),
+        "last_poll": status.get("polled"),
+        "last_error": status.get("error"),
+    }
+
+
+async def show(args: argparse.Namespace) -> None:
+    """Show a watermark."""
+    async with Store(args.store) as store:
+        key, wire = await choose(store, args)
+    if args.output in {"json", "yaml"}:
+        print_rows([{**key._asdict(), "value": wire}], args.output)
+        return
+    print_rows([{"": name, "value": value} for name, value in _facts(key, wire).items()], args.output)
+
+
+def _facts(key: WatermarkKey, wire: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {
+        "asset": key.asset_name,
+        "namespace": key.namespace,
+        "key": key.key,
+        "bytes": len(json.dumps(wire)),
+    }
+    if is_reset(wire):
+        return {**facts, "state": "reset; its watcher starts anew", "epoch": wire["epoch"]}
+    try:
+        state = WatermarkState.from_wire(wire)
+    except StateError as error:
+        return {**facts, "state": str(error)}
+    sweep = "none" if state.high is None else f"up to {text_of(state.high)}, read up to {state.cursor!r}"
+    return {
+        **facts,
+        **{f"source {name}": value for name, value in state.source.items()},
+        "low watermark": text_of(state.low),
+        "age": "" if (age := age_of(state.low)) is None else timedelta(seconds=round(age)),
+        "sweep under way": sweep,
+        "delivered after the low watermark": len(state.seen),
+        "uploads watched for": len(state.pending),
+        "epoch": state.epoch,
+        "revision": state.revision,
+        **{f"status {name}": text for name, text in (state.status or {}).items()},
+    }
+
+
+def text_of(position: Position) -> str:
+    """Show a position as ``set`` takes it."""
+    if position is BEGINNING:
+        return "beginning"
+    wire = encode_position(position)
+    return wire["value"] if isinstance(wire["value"], str) else json.dumps(wire["value"])
+
+
+def age_of(position: Position) -> float | None:
+    """Give the age of a position in seconds, by this machine's clock; ``None`` if it tells no instant."""
+    if not isinstance(position, datetime) or position.tzinfo is None:
+        return None
+    return (datetime.now(UTC) - position).total_seconds()

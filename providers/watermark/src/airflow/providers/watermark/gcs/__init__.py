@@ -1,0 +1,1 @@
+"""How Google Cloud Storage is asked, and what its answers mean."""

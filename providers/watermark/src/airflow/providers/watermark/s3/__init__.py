@@ -1,0 +1,1 @@
+"""Amazon S3: the clients, and the pages of its listings."""

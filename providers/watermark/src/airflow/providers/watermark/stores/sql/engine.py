@@ -1,0 +1,220 @@
+"""Connections to the database of the ``sql`` store: one pool for all watchers of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+from weakref import WeakKeyDictionary
+
+from airflow.providers.watermark.exceptions import ConfigurationError
+from airflow.providers.watermark.stores.base import has_supervisor
+from airflow.providers.watermark.version_compat import call_supervised, get_connection
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+__all__ = ["Pool", "close_pool", "dialect_of", "explained", "open_engine", "pool_of", "read_connection"]
+
+CONNECT_TIMEOUT: Final = 10.0
+_DIALECTS: Final = {
+    "postgres": "postgresql+asyncpg",
+    "postgresql": "postgresql+asyncpg",
+    "mysql": "mysql+aiomysql",
+    "mariadb": "mysql+aiomysql",
+    "sqlite": "sqlite+aiosqlite",
+}
+_TLS_OPTIONS: Final = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl")
+
+
+@dataclass(slots=True)
+class Pool:
+    """
+    Connections of one event loop to one database.
+
+    :ivar current: Whether the database is known to have the table that this release needs.
+    """
+
+    engine: AsyncEngine
+    current: bool = False
+
+
+_POOLS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Pool]] = WeakKeyDictionary()
+
+
+async def pool_of(conn_id: str) -> Pool:
+    """
+    Give the pool that all watchers in this event loop share.
+
+    :raises ConfigurationError: The Airflow connection is missing or wrong, or the driver is missing.
+    """
+    pools = _POOLS.setdefault(asyncio.get_running_loop(), {})
+    if conn_id not in pools:
+        dialect = dialect_of(await read_connection(conn_id), conn_id)
+        if conn_id not in pools:
+            # A save is one statement. The ping finds what a restart of the database has cut.
+            pools[conn_id] = Pool(
+                open_engine(
+                    conn_id,
+                    dialect,
+                    isolation_level="AUTOCOMMIT",
+                    pool_pre_ping=True,
+                    pool_recycle=1800,
+                    **({} if dialect.startswith("sqlite") else {"pool_size": 5, "max_overflow": 5}),
+                )
+            )
+    return pools[conn_id]
+
+
+async def close_pool(conn_id: str) -> None:
+    """Close the pool of this event loop, if there is one."""
+    if pool := _POOLS.get(asyncio.get_running_loop(), {}).pop(conn_id, None):
+        await pool.engine.dispose()
+
+
+async def read_connection(conn_id: str) -> Any:
+    """
+    Read the Airflow connection: through the supervisor, or on the command line as the server does.
+
+    :raises ConfigurationError: There is none.
+    """
+
+    def read() -> Any:
+        if has_supervisor():
+            return get_connection(conn_id)
+        from airflow.models.connection import Connection as ServerConnection
+
+        return ServerConnection.get_connection_from_secrets(conn_id)
+
+    try:
+        return await call_supervised(read)
+    except Exception as error:
+        msg = (
+            f"the connection {conn_id!r} of [watermark] sql_conn_id cannot be read ({type(error).__name__}); "
+            "create it, or name another one"
+        )
+        raise ConfigurationError(msg) from error
+
+
+def dialect_of(connection: Any, conn_id: str) -> str:
+    """
+    Choose SQLAlchemy's dialect and driver.
+
+    :raises ConfigurationError: The connection is of another kind.
+    """
+    try:
+        return _DIALECTS[connection.conn_type]
+    except KeyError:
+        msg = (
+            f"the connection {conn_id!r} of [watermark] sql_conn_id is of type {connection.conn_type!r}; the "
+            "sql store needs one of the types postgres, mysql and sqlite"
+        )
+        raise ConfigurationError(msg) from None
+
+
+def open_engine(conn_id: str, dialect: str, **options: Any) -> AsyncEngine:
+    """
+    Make an engine that reads the Airflow connection for each database connection, so a new password is used.
+
+    :raises ConfigurationError: SQLAlchemy or the driver is missing.
+    """
+
+    async def connect() -> Any:
+        connection = await read_connection(conn_id)
+        dialect_of(connection, conn_id)
+        return await _OPENERS[dialect](connection)
+
+    try:
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        # No parameters in errors: they are watermarks.
+        return create_async_engine(f"{dialect}://", async_creator=connect, hide_parameters=True, **options)
+    except ImportError as error:
+        driver = dialect.partition("+")[2]
+        msg = f"{error}; pip install 'airflow-provider-watermark[store-sql]' {driver}"
+        raise ConfigurationError(msg) from error
+
+
+def explained(error: Exception) -> str:
+    """Tell an error without its text, which may carry what is secret."""
+    original = getattr(error, "orig", None)  # the driver's, behind SQLAlchemy's two
+    return type(error if original is None else original.__cause__ or original).__name__
+
+
+async def _open_postgres(connection: Any) -> Any:
+    import asyncpg  # type: ignore[import-untyped, unused-ignore]
+
+    extra = connection.extra_dejson
+    # asyncpg reads the TLS files from a DSN only; the other arguments win over it.
+    tls = {name: extra[name] for name in _TLS_OPTIONS if extra.get(name)}
+    settings = {"application_name": "airflow-provider-watermark"}
+    if extra.get("options"):
+        settings["options"] = extra["options"]
+    return await asyncpg.connect(
+        f"postgresql://?{urlencode(tls)}",
+        host=connection.host,
+        port=int(connection.port) if connection.port else None,
+        user=connection.login,
+        password=connection.password,
+        database=connection.schema,
+        server_settings=settings,
+        timeout=CONNECT_TIMEOUT,
+    )
+
+
+async def _open_mysql(connection: Any) -> Any:
+    import aiomysql  # type: ignore[import-untyped, unused-ignore]
+    from pymysql.constants import CLIENT  # type: ignore[import-untyped, unused-ignore]
+
+    extra = connection.extra_dejson
+    return await aiomysql.connect(
+        host=connection.host or "localhost",
+        port=int(connection.port or 3306),
+        user=connection.login,
+        password=connection.password or "",
+        db=connection.schema,
+        unix_socket=extra.get("unix_socket"),
+        ssl=_mysql_tls(extra),
+        charset="utf8mb4",
+        client_flag=CLIENT.FOUND_ROWS,
+        connect_timeout=CONNECT_TIMEOUT,
+        program_name="airflow-provider-watermark",
+    )
+
+
+def _mysql_tls(extra: dict[str, Any]) -> SSLContext | None:
+    files = extra.get("ssl")
+    if not files:
+        return None
+    import ssl
+
+    files = json.loads(files) if isinstance(files, str) else files
+    context = ssl.create_default_context(cafile=files.get("ca"), capath=files.get("capath"))
+    if files.get("cert"):
+        context.load_cert_chain(files["cert"], files.get("key"))
+    return context
+
+
+async def _open_sqlite(connection: Any) -> Any:
+    import aiosqlite
+
+    path = connection.host or connection.schema
+    if not path:
+        msg = "the SQLite connection of [watermark] sql_conn_id names no file; give its path as the host"
+        raise ConfigurationError(msg)
+    opened = aiosqlite.connect(path, timeout=CONNECT_TIMEOUT)
+    # As SQLAlchemy does: a connection must not keep the process from ending.
+    thread: Any = getattr(opened, "_thread", opened)
+    thread.daemon = True
+    return await opened
+
+
+_OPENERS: Final = {
+    "postgresql+asyncpg": _open_postgres,
+    "mysql+aiomysql": _open_mysql,
+    "sqlite+aiosqlite": _open_sqlite,
+}

@@ -1,0 +1,115 @@
+"""The table, how it is created and upgraded, and how a store finds out that it has not been."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from airflow.providers.watermark.exceptions import ConfigurationError, StoreError
+from airflow.providers.watermark.settings import sql_conn_id
+from airflow.providers.watermark.stores.sql.engine import dialect_of, explained, open_engine, read_connection
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+__all__ = ["MAX_PART", "REVISION", "migrate", "require_schema", "table"]
+
+REVISION: Final = "0001"
+"""What the newest migration makes."""
+
+MAX_PART: Final = 200
+"""Characters of a key's part: a unique index of three has at most 2704 bytes in Postgres, 3072 in MySQL."""
+
+VERSION_TABLE: Final = "asset_watermarks_version"
+
+
+@functools.cache
+def table() -> Table:
+    """Describe the table ``asset_watermarks``, as far as queries need it; migrations create it."""
+    import sqlalchemy as sa
+
+    return sa.Table(
+        "asset_watermarks",
+        sa.MetaData(),
+        sa.Column("asset_name", sa.String),
+        sa.Column("namespace", sa.String),
+        sa.Column("key", sa.String),
+        sa.Column("value", sa.Text),
+        sa.Column("revision", sa.BigInteger),
+        sa.Column("updated_at", sa.DateTime(timezone=True)),
+    )
+
+
+def require_schema(connection: Connection, where: str) -> None:
+    """
+    See to it that the database has the table that this release knows.
+
+    :param connection: To the database; ``AsyncConnection.run_sync`` gives it.
+    :param where: The database, for people.
+    :raises StoreError: It has not. The store goes on by itself once it has been migrated.
+    """
+    import sqlalchemy as sa
+
+    revision = None
+    if sa.inspect(connection).has_table(VERSION_TABLE):
+        revision = connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}"))  # noqa: S608
+    if revision is None or not sa.inspect(connection).has_table(table().name):
+        msg = f"{where} has no table {table().name} yet; run 'airflow watermarks migrate'"
+        raise StoreError(msg)
+    if revision != REVISION:
+        msg = (
+            f"{where} has the table {table().name} of revision {revision!r}, and this release needs "
+            f"{REVISION!r}; run 'airflow watermarks migrate' with the newest release that uses it, and use "
+            "that release everywhere"
+        )
+        raise StoreError(msg)
+
+
+def migrate() -> str:
+    """
+    Create or upgrade the table of the ``sql`` store; not to be called while an event loop runs.
+
+    What is up to date is left as it is.
+
+    :return: The revision that the table has now.
+    :raises ConfigurationError: ``[watermark] sql_conn_id`` is not set, its connection is wrong, or the extra
+        ``store-sql`` is not installed.
+    :raises StoreError: The database cannot be reached or does not let us.
+    """
+    return asyncio.run(_migrate(sql_conn_id()))
+
+
+async def _migrate(conn_id: str) -> str:
+    where = f"the database of the connection {conn_id!r}"
+    try:
+        import alembic  # noqa: F401
+    except ImportError as error:
+        msg = f"{error}; pip install 'airflow-provider-watermark[store-sql]'"
+        raise ConfigurationError(msg) from error
+    engine = open_engine(conn_id, dialect_of(await read_connection(conn_id), conn_id))
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(_upgrade)
+        async with engine.connect() as connection:
+            await connection.run_sync(require_schema, where)
+    except (ConfigurationError, StoreError):
+        raise
+    except Exception as error:
+        msg = f"{where} could not be migrated ({explained(error)}); correct the connection, or its privileges"
+        raise StoreError(msg) from error
+    finally:
+        await engine.dispose()
+    return REVISION
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.attributes["connection"] = connection
+    config.attributes["version_table"] = VERSION_TABLE
+    command.upgrade(config, "head")

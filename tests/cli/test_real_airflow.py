@@ -1,0 +1,100 @@
+"""The command line in a real Airflow: its Variables, its assets, its Dags, and its own `airflow` command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from airflow.providers.watermark.stores import WatermarkKey
+from airflow.providers.watermark.stores.variable import variable_name
+from airflow.providers.watermark.triggers.s3 import S3PrefixTrigger
+from airflow.providers.watermark.watermark import WatermarkState
+from devtools.airflow_home import AirflowHome
+from devtools.s3_stub import StubS3
+
+DAG = """
+from airflow.providers.watermark import watch
+from airflow.providers.watermark.triggers.s3 import S3PrefixTrigger
+from airflow.sdk import DAG
+
+orders = watch("orders", S3PrefixTrigger(bucket_name="lake", prefix="orders/", start_from="beginning"))
+with DAG("load_orders", schedule=orders):
+    pass
+"""
+TRIGGER = S3PrefixTrigger(asset_name="orders", bucket_name="lake", prefix="orders/")
+GONE = WatermarkKey("gone", "s3", "q83vEjRWeJA")
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    dags = folder / "dags"
+    dags.mkdir()
+    (dags / "load_orders.py").write_text(DAG)
+    with (
+        StubS3() as stub,
+        AirflowHome(
+            folder / "home", dags_folder=dags, connections={"aws_default": stub.airflow_connection_json()}
+        ) as home,
+    ):
+        for number in range(3):
+            stub.put(f"orders/{number}.csv", b"x")
+        home.start("dag-processor")
+        home.wait_until("asset", lambda: home.metadata.watching_triggers("orders"))
+        yield home
+
+
+def command(airflow, *argv, module="airflow"):
+    argv = ("watermarks", *argv) if module == "airflow" else argv
+    done = subprocess.run(
+        [sys.executable, "-m", module, *argv],
+        capture_output=True,
+        check=False,
+        text=True,
+        env=airflow.environment,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def plant(airflow, key):
+    wire = WatermarkState(source=TRIGGER.fingerprint, low="a", revision=1).to_wire()
+    text = json.dumps(wire)
+    script = "import sys; from airflow.models import Variable; Variable.set(sys.argv[1], sys.argv[2])"
+    subprocess.run(
+        [sys.executable, "-c", script, variable_name(key), text], check=True, env=airflow.environment
+    )
+
+
+def test_variables_are_listed_changed_and_pruned_by_airflows_own_command(airflow):
+    plant(airflow, GONE)
+    code, out, _ = command(airflow, "list", "-o", "json")
+    assert code == 0
+    assert [row["asset"] for row in json.loads(out)] == ["gone"]
+    assert command(airflow, "rewind", "gone", "--to", "A", "--yes")[0] == 0
+    code, out, _ = command(airflow, "show", "gone", "-o", "json", module="airflow.providers.watermark")
+    assert (code, json.loads(out)[0]["value"]["epoch"]) == (0, 2)
+    plant(airflow, TRIGGER.key)
+    code, _, err = command(airflow, "prune", "--yes")
+    assert code == 0
+    assert "gone/s3" in err
+    assert "orders" not in err
+    assert [row["asset"] for row in json.loads(command(airflow, "list", "-o", "json")[1])] == ["orders"]
+    assert command(airflow, "reset", "orders", "--yes")[0] == 0
+
+
+def test_a_watcher_of_a_dag_is_tried_without_delivering_anything(airflow):
+    code, out, err = command(airflow, "check", "orders", "-o", "json")
+    assert code == 0, err
+    (row,) = json.loads(out)
+    assert row["waiting"] == "3"
+    assert row["source"] == "s3://lake/orders/"
+
+
+def test_an_asset_without_a_watcher_of_ours_is_an_error_in_one_line(airflow):
+    code, _, err = command(airflow, "check", "sales")
+    assert code == 1
+    assert "no Dag has an asset 'sales'" in err

@@ -1,0 +1,289 @@
+"""The ``sql`` store: its table, its connections, and what its errors say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+
+import pytest
+
+from airflow.providers.watermark.exceptions import ConfigurationError, StoreError, WatermarkConflictError
+from airflow.providers.watermark.stores import WatermarkKey
+from airflow.providers.watermark.stores.sql import SqlStore, migrate
+from airflow.providers.watermark.stores.sql import store as sql_store
+from airflow.providers.watermark.stores.sql.schema import REVISION, VERSION_TABLE, table
+from devtools.databases import postgres
+from tests.stores.sql_databases import sql_database, sqlite_execute
+
+KEY = WatermarkKey("orders", "s3", "k")
+VALUE = {"revision": 1, "low": 5}
+
+
+@pytest.fixture
+def path(monkeypatch, tmp_path):
+    """Configure the store for an SQLite file that is not there yet."""
+    path = tmp_path / "watermarks.db"
+    monkeypatch.setenv("AIRFLOW__WATERMARK__SQL_CONN_ID", "watermarks")
+    monkeypatch.setenv("AIRFLOW_CONN_WATERMARKS", json.dumps({"conn_type": "sqlite", "host": str(path)}))
+    return path
+
+
+@pytest.fixture
+async def store(path):
+    store = SqlStore()
+    yield store
+    await store.close()
+
+
+async def migrated():
+    await asyncio.to_thread(migrate)
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+
+
+async def test_without_its_table_every_call_says_what_to_run_and_goes_on_once_that_is_done(store):
+    for work in (
+        store.load(KEY),
+        store.save(KEY, VALUE, expected=None),
+        store.delete(KEY, expected=VALUE),
+        store.keys(),
+    ):
+        with pytest.raises(
+            StoreError, match=r"no table asset_watermarks yet; run 'airflow watermarks migrate'"
+        ):
+            await work
+    await migrated()
+    assert await store.load(KEY) is None
+    await store.save(KEY, VALUE, expected=None)
+    assert await store.load(KEY) == VALUE
+
+
+@pytest.mark.parametrize("revision", ["0000", "9999"], ids=["older", "newer"])
+async def test_the_table_of_another_release_is_refused_until_it_is_migrated(store, path, revision):
+    await migrated()
+    execute = sqlite_execute(path)
+    execute(f"UPDATE {VERSION_TABLE} SET version_num = ?", (revision,))  # noqa: S608
+    with pytest.raises(StoreError, match=rf"revision '{revision}', and this release needs '{REVISION}'; run"):
+        await store.load(KEY)
+    execute(f"UPDATE {VERSION_TABLE} SET version_num = ?", (REVISION,))  # noqa: S608
+    assert await store.load(KEY) is None
+
+
+async def test_a_table_that_is_dropped_later_is_missed(store, path):
+    await migrated()
+    await store.save(KEY, VALUE, expected=None)
+    sqlite_execute(path)("DROP TABLE asset_watermarks")
+    with pytest.raises(StoreError):
+        await store.load(KEY)
+    with pytest.raises(StoreError, match="airflow watermarks migrate"):
+        await store.load(KEY)
+
+
+def test_migrating_twice_changes_nothing(path):
+    assert migrate() == REVISION
+    sqlite_execute(path)("INSERT INTO asset_watermarks VALUES ('a', 'n', 'k', '{}', 1, '2026-01-01')")
+    assert migrate() == REVISION
+    assert sqlite_execute(path)("SELECT asset_name FROM asset_watermarks") == [("a",)]
+
+
+def test_a_migration_that_was_interrupted_is_taken_up(path):
+    migrate()
+    sqlite_execute(path)(f"DELETE FROM {VERSION_TABLE}")  # noqa: S608 - as MySQL leaves it: DDL is no transaction
+    migrate()
+    assert sqlite_execute(path)(f"SELECT version_num FROM {VERSION_TABLE}") == [(REVISION,)]  # noqa: S608
+
+
+def test_this_release_needs_the_newest_migration():
+    from pathlib import Path
+
+    from alembic.script import ScriptDirectory
+
+    folder = Path(sql_store.__file__).parent / "migrations"
+    assert ScriptDirectory(str(folder)).get_heads() == [REVISION]
+
+
+def test_the_table_has_the_columns_that_queries_use_and_is_unique_on_the_first_three(path):
+    migrate()
+    columns = sqlite_execute(path)("PRAGMA table_info(asset_watermarks)")
+    assert [column[1] for column in columns] == [column.name for column in table().columns]
+    assert [column[1] for column in columns if column[5]] == ["asset_name", "namespace", "key"]
+
+
+async def test_a_row_can_be_read_by_people(store, path):
+    await migrated()
+    await store.save(KEY, VALUE, expected=None)
+    ((asset, namespace, key, value, revision, updated),) = sqlite_execute(path)(
+        "SELECT * FROM asset_watermarks"
+    )
+    assert (asset, namespace, key, json.loads(value), revision) == (*KEY, VALUE, 1)
+    assert updated.startswith("20")
+
+
+# --- comparing and setting ----------------------------------------------------------------------------------
+
+
+async def test_what_an_operator_has_written_in_other_words_is_no_conflict_but_another_value_is(store, path):
+    await migrated()
+    await store.save(KEY, VALUE, expected=None)
+    edit = "UPDATE asset_watermarks SET value = ?"
+    sqlite_execute(path)(edit, ('{ "low": 5, "revision": 1 }',))
+    await store.save(KEY, {"revision": 2, "low": 6}, expected=VALUE)
+    sqlite_execute(path)(edit, ('{"low": 0, "revision": 2}',))
+    with pytest.raises(WatermarkConflictError, match="it was edited"):
+        await store.save(KEY, {"revision": 3, "low": 7}, expected={"revision": 2, "low": 6})
+
+
+@pytest.mark.parametrize("revision", [2**70, None, "x", -1], ids=repr)
+async def test_any_revision_that_an_operator_writes_can_be_overwritten(store, path, revision):
+    await migrated()
+    edited = {"revision": revision, "low": 1}
+    await store.save(KEY, VALUE, expected=None)
+    sqlite_execute(path)("UPDATE asset_watermarks SET value = ?", (json.dumps(edited),))
+    assert await store.load(KEY) == edited
+    await store.save(KEY, VALUE, expected=edited)
+    assert await store.load(KEY) == VALUE
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgres", "mariadb"])
+def test_what_a_database_would_take_for_equal_is_kept_apart(name, tmp_path, request):
+    if name == "mariadb":
+        request.getfixturevalue("mariadb_or_skip")
+    parts = ["a", "a ", "a  ", "A", "\u00e4", "a\u0308", "a\0", "a\0b", "x" * 200, "x" * 201, "x" * 2000, ""]
+    keys = [KEY._replace(**{field: part}) for part in parts for field in KEY._fields]
+
+    async def work():
+        store = SqlStore()
+        try:
+            for number, key in enumerate(keys):
+                await store.save(key, {"revision": 1, "number": number}, expected=None)
+            assert [(await store.load(key))["number"] for key in keys] == list(range(len(keys)))
+            assert set(await store.keys()) == set(keys)
+        finally:
+            await store.close()
+
+    with sql_database(name, tmp_path):
+        asyncio.run(work())
+
+
+# --- connections --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with postgres() as server:
+        monkeypatch.setenv("AIRFLOW__WATERMARK__SQL_CONN_ID", "watermarks")
+        monkeypatch.setenv("AIRFLOW_CONN_WATERMARKS", server.airflow_connection_json())
+        migrate()
+        yield server
+
+
+async def test_a_restart_of_the_database_is_an_error_while_it_lasts_and_then_forgotten(server):
+    store = SqlStore()
+    await store.save(KEY, VALUE, expected=None)
+    await asyncio.to_thread(server.stop)
+    with pytest.raises(StoreError, match=r"orders/s3/k.*'watermarks' failed \(\w+\)") as caught:
+        await store.load(KEY)
+    assert server.password not in str(caught.value)
+    await asyncio.to_thread(server.start)
+    assert await store.load(KEY) == VALUE
+    await asyncio.to_thread(server.restart)
+    assert await store.load(KEY) == VALUE
+    await store.close()
+
+
+async def test_a_new_password_is_used_without_a_restart(server, monkeypatch):
+    store = SqlStore()
+    await store.save(KEY, VALUE, expected=None)
+    server.execute("ALTER ROLE postgres PASSWORD 'another one'")
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'airflow%'"
+    with contextlib.closing(await asyncio.to_thread(_connect, server, "another one")) as connection:
+        connection.execute(end)
+    with pytest.raises(StoreError) as caught:
+        await store.load(KEY)
+    assert "another one" not in str(caught.value)
+    new = json.loads(server.airflow_connection_json())
+    monkeypatch.setenv("AIRFLOW_CONN_WATERMARKS", json.dumps({**new, "password": "another one"}))
+    assert await store.load(KEY) == VALUE
+    await store.close()
+
+
+def _connect(server, password):
+    from dataclasses import replace
+
+    return replace(server, password=password).connect()
+
+
+async def test_hundreds_of_watchers_share_ten_connections(server):
+    stores = [SqlStore() for _ in range(200)]
+    keys = [KEY._replace(key=str(number)) for number in range(200)]
+    await asyncio.gather(
+        *(store.save(key, VALUE, expected=None) for store, key in zip(stores, keys, strict=True))
+    )
+    loaded = asyncio.gather(*(store.load(key) for store, key in zip(stores, keys, strict=True)))
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'airflow-provider-watermark'"
+    ((most,),) = await asyncio.to_thread(server.execute, count)
+    assert await loaded == [VALUE] * 200
+    assert 1 <= most <= 10
+    await stores[0].close()
+    ((left,),) = await asyncio.to_thread(server.execute, count)
+    assert left == 0
+
+
+async def test_a_database_that_hangs_is_an_error_in_time(server, monkeypatch):
+    monkeypatch.setattr(sql_store, "_TIMEOUT", 0.5)
+    store = SqlStore()
+    await store.save(KEY, VALUE, expected=None)
+    with contextlib.closing(server.connect()) as connection:
+        connection.execute("BEGIN")
+        connection.execute("LOCK TABLE asset_watermarks")
+        with pytest.raises(StoreError, match="TimeoutError"):
+            await asyncio.wait_for(store.load(KEY), 10)
+    assert await store.load(KEY) == VALUE
+    await store.close()
+
+
+# --- configuration ------------------------------------------------------------------------------------------
+
+
+def test_a_connection_must_be_named():
+    with pytest.raises(ConfigurationError, match=r"\[watermark\] sql_conn_id is not set"):
+        SqlStore()
+
+
+@pytest.mark.parametrize(
+    ("connection", "message"),
+    [
+        (None, "cannot be read"),
+        ({"conn_type": "http", "host": "x", "password": "hunter2"}, "is of type 'http'"),
+        ({"conn_type": "sqlite"}, "names no file"),
+    ],
+    ids=["missing", "no database", "no file"],
+)
+def test_a_connection_that_will_not_do_is_an_error_that_names_it(monkeypatch, connection, message):
+    monkeypatch.setenv("AIRFLOW__WATERMARK__SQL_CONN_ID", "mine")
+    if connection:
+        monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps(connection))
+    for work in (migrate, lambda: asyncio.run(SqlStore().load(KEY))):
+        with pytest.raises(ConfigurationError, match=message) as caught:
+            work()
+        assert "sql_conn_id" in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_a_missing_driver_is_named_with_the_command_that_installs_it(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "aiosqlite", None)
+    with pytest.raises(
+        ConfigurationError, match=r"pip install 'airflow-provider-watermark\[store-sql\]' aiosqlite"
+    ):
+        migrate()
+
+
+def test_importing_the_store_imports_no_driver():
+    import subprocess
+
+    imported = "sorted({'alembic', 'aiomysql', 'asyncpg'} & {*sys.modules})"
+    code = f"import sys, airflow.providers.watermark.stores.sql; assert not {imported}, {imported}"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
