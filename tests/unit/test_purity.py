@@ -11,7 +11,10 @@ import pytest
 import airflow.providers.watermark
 
 PACKAGE = "airflow.providers.watermark"
-CORE = ("change", "events", "exceptions", "position", "sql.query", "sql.settling", "values", "watermark")
+CORE = (
+    *("change", "events", "exceptions", "objects.landmarks", "objects.templates", "position", "s3.pages"),
+    *("sql.query", "sql.settling", "values", "watermark"),
+)
 IMPURE = ("airflow", "aiobotocore", "asgiref", "asyncio", "os", "pathlib", "socket", "subprocess", "time")
 CLOCKS = {"now", "today", "utcnow"}
 

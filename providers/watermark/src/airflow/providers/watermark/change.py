@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from airflow.providers.watermark.position import (
     is_after,
 )
 
-__all__ = ["Change", "HighWatermark", "Page", "Window", "change_id", "digest"]
+__all__ = ["Change", "HighWatermark", "Page", "Window", "change_id", "change_ids", "digest"]
 
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
@@ -30,9 +30,12 @@ def digest(*parts: str) -> str:
     :param parts: Any texts; where one ends and the next begins makes a difference.
     """
     # In as few calls as can be: a sweep over a table makes two for each row.
-    framed = b"".join([len(data).to_bytes(4, "big") + data for data in map(str.encode, parts)])
-    name = hashlib.blake2b(framed, digest_size=8).digest()
+    name = hashlib.blake2b(b"".join(_frame(parts)), digest_size=8).digest()
     return binascii.b2a_base64(name, newline=False).translate(_URL_SAFE)[:11].decode("ascii")
+
+
+def _frame(texts: Iterable[str]) -> list[bytes]:
+    return [len(data).to_bytes(4, "big") + data for data in map(str.encode, texts)]
 
 
 def change_id(identity: str, version: str, position: Mapping[str, Any]) -> str:
@@ -44,6 +47,25 @@ def change_id(identity: str, version: str, position: Mapping[str, Any]) -> str:
     :param position: The JSON form of the position.
     """
     return digest(identity, version, position["type"], position["value"] or "")
+
+
+def change_ids(identities: Sequence[str], versions: Sequence[str], times: Sequence[datetime]) -> list[str]:
+    """
+    Name versions of many things as :func:`change_id` names each, at half the price.
+
+    :param identities: See :class:`Change`.
+    :param versions: Likewise.
+    :param times: Their positions, many of which may be equal.
+    """
+    ends = {}
+    for time in set(times):
+        wire = encode_position(time)
+        ends[time] = b"".join(_frame((wire["type"], wire["value"])))
+    framed = map(b"".join, zip(_frame(identities), _frame(versions), map(ends.__getitem__, times), strict=True))
+    # Nine bytes are twelve characters of base64: with a zero each, all are written at once.
+    names = b"".join([hashlib.blake2b(each, digest_size=8).digest() + b"\0" for each in framed])
+    text = binascii.b2a_base64(names, newline=False).translate(_URL_SAFE).decode("ascii")
+    return [text[start : start + 11] for start in range(0, len(text), 12)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

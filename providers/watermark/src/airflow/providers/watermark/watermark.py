@@ -327,9 +327,9 @@ class Sweep:
         """
         if stray:
             return self._is_stray_news(position)
-        if self._pending and digest(identity) in self._pending:
+        if change_id not in self._seen and is_after(position, self.low):
             return True
-        return change_id not in self._seen and is_after(position, self.low)
+        return bool(self._pending) and digest(identity) in self._pending
 
     def admits(self, change: Change) -> bool:
         """

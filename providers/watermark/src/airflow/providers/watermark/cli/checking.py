@@ -86,7 +86,7 @@ def _find(args: argparse.Namespace) -> BaseWatermarkTrigger:
     for asset in _assets(args.dag_file):
         for watcher in asset.watchers:
             is_meant = asset.name == args.asset and args.watcher in (None, watcher.name)
-            if is_meant and isinstance(trigger := _trigger(watcher), BaseWatermarkTrigger):
+            if is_meant and isinstance(trigger := watcher.trigger, BaseWatermarkTrigger):
                 found[watcher.name, trigger.key] = trigger
     if not found:
         msg = f"no Dag has an asset {args.asset!r} with one of our watchers; name its file with --dag-file"
@@ -96,10 +96,6 @@ def _find(args: argparse.Namespace) -> BaseWatermarkTrigger:
         msg = f"the asset {args.asset!r} has {len(found)} watchers, name one with --watcher: {names}"
         raise CommandError(msg)
     return next(iter(found.values()))
-
-
-def _trigger(watcher: Any) -> Any:
-    return watcher.trigger
 
 
 def _assets(dag_file: str | None) -> Iterator[Any]:
@@ -114,6 +110,12 @@ def _assets(dag_file: str | None) -> Iterator[Any]:
         msg = "no Dag could be imported; mend what is told above"
         raise InvalidArgumentError(msg)
     for dag in bag.dags.values():
-        condition: Any = dag.timetable.asset_condition
-        for _, asset in condition.iter_assets():
-            yield asset
+        yield from _within(dag.timetable.asset_condition)
+
+
+def _within(condition: Any) -> Iterator[Any]:
+    """Find the assets that a schedule is made of: ``a & (b | c)``."""
+    if hasattr(condition, "watchers"):
+        yield condition
+    for part in getattr(condition, "objects", ()):
+        yield from _within(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -89,8 +90,7 @@ def _assets_in_use() -> frozenset[str]:
 
 async def migrate(_: argparse.Namespace) -> None:
     """Create or upgrade the table of the sql store."""
-    import asyncio
-
     from airflow.providers.watermark.stores.sql import migrate as migrate_table
 
-    say(await asyncio.to_thread(migrate_table) or "The table asset_watermarks is up to date.")
+    revision = await asyncio.to_thread(migrate_table)  # it runs a loop of its own
+    say(f"The table asset_watermarks has the revision {revision}.")

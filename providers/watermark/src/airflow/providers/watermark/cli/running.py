@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -31,6 +32,8 @@ def run_command(command: Callable[[argparse.Namespace], Awaitable[None]], args: 
 
     :raises SystemExit: With 1, after an error was told; with 130, after Ctrl-C.
     """
+    # Else the task SDK, through which hooks read connections, would not look into the metadata database.
+    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     try:
         asyncio.run(command(args))  # type: ignore[arg-type]
     except WatermarkError as error:

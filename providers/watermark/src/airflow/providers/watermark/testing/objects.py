@@ -110,6 +110,7 @@ class LocalPrefixTrigger(ObjectStoreTrigger):
     """
 
     watcher_name: ClassVar[str] = "local"
+    version_name: ClassVar[str] = "version"
     source_fields: ClassVar[tuple[str, ...]] = ("bucket_name", "prefix", "pattern", "exclude")
 
     bucket_name: str = ""
@@ -164,9 +165,6 @@ class LocalPrefixTrigger(ObjectStoreTrigger):
             token=found[-1].key if more else None,
         )
 
-    def describe(self, found: ListedObject) -> dict[str, Any]:
-        """Give the version."""
-        return {"version": found.version}
 
 
 class WatchedObjects(WatchedSource):

@@ -56,6 +56,7 @@ class GCSPrefixTrigger(ObjectStoreTrigger):
     """
 
     watcher_name: ClassVar[str] = "gcs"
+    version_name: ClassVar[str] = "generation"
     source_fields: ClassVar[tuple[str, ...]] = ("bucket_name", "prefix", "pattern", "exclude")
 
     bucket_name: str = ""
@@ -149,9 +150,6 @@ class GCSPrefixTrigger(ObjectStoreTrigger):
             await asyncio.sleep(0)
         return page
 
-    def describe(self, found: ListedObject) -> dict[str, Any]:
-        """Give the generation, which names this version for good."""
-        return {"generation": found.version}
 
 
 def _bucket_problems(bucket: object) -> Iterator[str]:

@@ -7,19 +7,20 @@ import dataclasses
 import functools
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
-from typing import Any, Final
+from typing import ClassVar, Final
 
 from airflow.providers.watermark.change import Change, HighWatermark, Page
 from airflow.providers.watermark.exceptions import SourceError
+from airflow.providers.watermark.objects.changes import object_changes
 from airflow.providers.watermark.objects.listing import Interest, KeyRange, ListedObject, Listing
 from airflow.providers.watermark.objects.parallel import Lister
 from airflow.providers.watermark.objects.templates import AHEAD, PrefixTemplate
-from airflow.providers.watermark.position import BEGINNING, Position, format_timestamp, is_after
+from airflow.providers.watermark.position import BEGINNING, Position, is_after
 from airflow.providers.watermark.triggers import arguments
 from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
 from airflow.providers.watermark.triggers.globs import KeyFilter, glob_problems
@@ -78,6 +79,9 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
     See :class:`~airflow.providers.watermark.triggers.base.BaseWatermarkTrigger` for the others.
     """
 
+    version_name: ClassVar[str]
+    """What consumers know the version of an object as, such as ``etag``; a subclass says so."""
+
     prefix: str = ""
     pattern: str | None = None
     exclude: list[str] = dataclasses.field(default_factory=list)
@@ -115,10 +119,6 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
         self, keys: KeyRange, interest: Interest, *, token: str | None = None, limit: int | None = None
     ) -> Listing:
         """List a page; see :class:`~airflow.providers.watermark.objects.listing.ObjectStore`."""
-
-    @abstractmethod
-    def describe(self, found: ListedObject) -> dict[str, Any]:
-        """Say what a consumer is told of an object, beside its key, size and time."""
 
     # -- Arguments ------------------------------------------------------------------------------------
 
@@ -238,12 +238,12 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
         listings = self._lister.read(ranges, self._interest(sweep))
         async with aclosing(listings):
             async for listing in listings:
-                wanted = [found for found in listing.objects if self._is_news(found, sweep)]
+                wanted = self._news(listing.objects, sweep)
                 if is_ordered and unsettled is None:
                     unsettled = next(
                         (each.key for each in wanted if is_after(each.modified, sweep.high)), None
                     )
-                yield Page(changes=list(map(self._change, wanted)), cursor=listing.last or after)
+                yield Page(changes=self._changes(wanted), cursor=listing.last or after)
         if is_whole:
             # What is not settled may have to wait, and is looked for again.
             if is_ordered:
@@ -288,12 +288,18 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
         """Say how many requests a whole listing takes: they cost the money and the time."""
         return {"requests": str(self._requests_told)} if self._requests_told else {}
 
-    def _is_news(self, found: ListedObject, sweep: Sweep) -> bool:
-        return (
-            sweep.concerns(found.key, found.modified, stray=self._is_stray(found.key, found.modified))
-            and self.wants(found.key)
-            and not (found.key.endswith("/") and not found.size)  # a folder marker
-        )
+    def _news(self, listed: Sequence[ListedObject], sweep: Sweep) -> list[ListedObject]:
+        """Choose what can be news. Folder markers are none: keys that end in a slash and hold no bytes."""
+        found = [each for each in listed if each.size or not each.key.endswith("/")]
+        # A backlog is long: what needs no look at each object gets none.
+        if self._template.is_dated:
+            strays = [self._is_stray(each.key, each.modified) for each in found]
+            asked = zip(found, strays, strict=True)
+            found = [each for each, stray in asked if sweep.concerns(each.key, each.modified, stray=stray)]
+        else:
+            found = [each for each in found if sweep.concerns(each.key, each.modified)]
+        wants_all = not self._template.is_dated and self.pattern is None and not self.exclude
+        return found if wants_all else [each for each in found if self.wants(each.key)]
 
     def wants(self, key: str) -> bool:
         """Tell whether a key is in a partition, and passes ``pattern`` and ``exclude``."""
@@ -317,21 +323,11 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
             for each in look_ups:
                 each.cancel()
             await asyncio.gather(*look_ups, return_exceptions=True)
-        return {each.key: self._change(each) for objects in found for each in objects}
+        changes = self._changes([each for objects in found for each in objects])
+        return {change.identity: change for change in changes}
 
-    def _change(self, found: ListedObject) -> Change:
-        return Change(
-            identity=found.key,
-            version=found.version,
-            position=found.modified,
-            stray=self._is_stray(found.key, found.modified),
-            detail={
-                "key": found.key,
-                "size": found.size,
-                **self.describe(found),
-                "last_modified": format_timestamp(found.modified),
-            },
-        )
+    def _changes(self, found: Sequence[ListedObject]) -> list[Change]:
+        return object_changes(found, self.version_name, self._is_stray if self._template.is_dated else None)
 
     @property
     def head(self) -> str:

@@ -101,6 +101,7 @@ class S3PrefixTrigger(ObjectStoreTrigger):
     """
 
     watcher_name: ClassVar[str] = "s3"
+    version_name: ClassVar[str] = "etag"
     source_fields: ClassVar[tuple[str, ...]] = ("bucket_name", "prefix", "pattern", "exclude")
 
     bucket_name: str = ""
@@ -312,9 +313,6 @@ class S3PrefixTrigger(ObjectStoreTrigger):
         # keys have been looked at when they were news, or in that first sweep, the first and the last are.
         self._order_is_known = True
 
-    def describe(self, found: ListedObject) -> dict[str, Any]:
-        """Give the etag."""
-        return {"etag": found.version}
 
 
 def _listed(entry: Mapping[str, Any]) -> ListedObject:
