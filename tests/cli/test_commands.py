@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -106,6 +109,48 @@ def test_the_list_is_a_table_for_people(files, run, output):
     assert "prefix=orders/" in out
 
 
+def test_a_table_tells_all_that_a_watermark_is_named_by_as_it_is(files, run):
+    odd = KEY._replace(asset_name="übër [red]x")
+    files.put(state(), odd)
+    for command in (("list",), ("list", "-o", "plain"), ("show", odd.asset_name)):
+        code, out, _ = run(*command)
+        assert code == 0
+        for text in odd:
+            assert text in out
+
+
+def test_who_stops_reading_gets_no_traceback(files, monkeypatch, capfd):
+    files.put(state())
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert main(["list", "-o", "json"]) == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_what_is_logged_and_printed_meanwhile_is_not_among_the_rows(files, run, monkeypatch):
+    files.put(state())
+    load = ObjectStorageStore.load
+
+    async def chatty(store, key):
+        print("a Dag file prints")
+        logging.getLogger("airflow.chatty").error("Airflow logs")
+        return await load(store, key)
+
+    monkeypatch.setattr(ObjectStorageStore, "load", chatty)
+    handler = logging.StreamHandler(sys.stdout)  # as Airflow has it
+    logging.root.addHandler(handler)
+    try:
+        code, out, err = run("list", "-o", "json")
+    finally:
+        logging.root.removeHandler(handler)
+    assert (code, len(json.loads(out))) == (0, 1)
+    assert "a Dag file prints" in err
+    assert "Airflow logs" in err
+    assert handler.stream is sys.stdout
+
+
 def test_an_empty_list_is_no_error(files, run):
     assert run("list", "-o", "json")[:2] == (0, "[]\n")
 
@@ -204,6 +249,18 @@ def test_somebody_is_asked_before_anything_is_changed(files, run, monkeypatch, a
     monkeypatch.setattr("builtins.input", lambda _: answer)
     assert run("rewind", "orders", "--to", "beginning")[0] == 0
     assert (files.get() != wire) is changed
+
+
+def test_an_end_of_input_is_no_answer(files, run, monkeypatch):
+    def end(_):
+        raise EOFError
+
+    wire = files.put(state())
+    monkeypatch.setattr(running.sys, "stdin", type("Terminal", (), {"isatty": lambda _: True})())
+    monkeypatch.setattr("builtins.input", end)
+    code, _, err = run("rewind", "orders", "--to", "beginning")
+    assert (code, files.get()) == (0, wire)
+    assert "Nothing was changed" in err
 
 
 def test_a_rewind_ahead_is_refused_and_set_says_what_is_skipped(files, run):
@@ -314,6 +371,25 @@ def test_what_is_there_already_is_not_copied_again(files, run):
     code, _, err = run("copy", "orders", "--as", "orders_v2", "--yes")
     assert code == 0
     assert "is there already" in err
+
+
+def test_what_is_damaged_keeps_no_other_from_being_copied(files, run):
+    wire = files.put(state())
+    files.put(state(), KEY._replace(namespace="gcs"))
+    (damaged,) = (files.path / "gcs").rglob("*.json")
+    damaged.write_text("{")
+    code, _, err = run("copy", "orders", "--as", "orders_v2", "--yes")
+    assert code == 1
+    assert "1 watermarks were copied" in err
+    assert "orders_v2/gcs" in err
+    assert "does not hold JSON" in err
+    assert files.get(KEY._replace(asset_name="orders_v2")) == wire
+
+
+def test_a_dag_file_that_is_not_there_is_named(run, tmp_path):
+    code, out, err = run("check", "orders", "--dag-file", str(tmp_path / "none.py"))
+    assert (code, out) == (1, "")
+    assert "none.py" in err
 
 
 @pytest.mark.parametrize("argv", [("copy", "sales"), ("copy", "--as", "x"), ("copy",)])

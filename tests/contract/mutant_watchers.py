@@ -154,14 +154,14 @@ class GivesAnotherIdInEachProcess(ListTrigger):
 
     async def read_changes(self, sweep: Sweep) -> Pages:
         async for page in super().read_changes(sweep):
-            yield Page(changes=[replace(change, version=self._salt) for change in page.changes])
+            yield Page(changes=[replace(change, version=self._salt, id="") for change in page.changes])
 
 
 @fails("another_version_at_the_same_position_is_delivered_too")
 class GivesOneIdToAllVersions(ListTrigger):
     async def read_changes(self, sweep: Sweep) -> Pages:
         async for page in super().read_changes(sweep):
-            yield Page(changes=[replace(change, version="") for change in page.changes])
+            yield Page(changes=[replace(change, version="", id="") for change in page.changes])
 
 
 @fails(
@@ -262,6 +262,7 @@ class TakesAnErrorForAnEmptyList(ListTrigger):
     "an_error_is_told_once_with_the_watchers_identity",
     "an_error_stands_in_the_stored_status_until_it_is_mended",
     "bad_arguments_do_not_end_the_watch",
+    "no_secret_is_told",
 )
 class EndsOnAnError(ListTrigger):
     async def get_high_watermark(self) -> HighWatermark:

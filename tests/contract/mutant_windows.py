@@ -158,6 +158,7 @@ class IgnoresTheLimitOfWindows(ListWindowTrigger):
 
 @fails(
     "a_backlog_is_split_by_the_limit_and_drains_in_one_sweep",
+    "a_reset_starts_anew_in_a_higher_epoch",
     "a_rewind_delivers_again_in_a_higher_epoch",
     "a_rewind_wins_over_what_is_in_flight",
     "a_store_that_fails_later_is_asked_again",

@@ -12,6 +12,8 @@ import pytest
 
 from tests.contract import mutants
 
+pytestmark = pytest.mark.timeout(660)
+
 
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory) -> dict[str, set[str]]:
@@ -23,7 +25,7 @@ def failed(tmp_path_factory) -> dict[str, set[str]]:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=420,
+        timeout=600,
         check=False,
     )
     assert finished.returncode == pytest.ExitCode.TESTS_FAILED, finished.stdout[-4000:] + finished.stderr

@@ -83,7 +83,7 @@ async def test_a_folder_that_is_not_there_is_an_error_and_is_not_made(disk):
     disk.rmdir()
     store = ObjectStorageStore()
     for work in (store.load(KEY), store.save(KEY, VALUE, expected=None), store.keys()):
-        with pytest.raises(StoreError, match=r"file://.*No such file or directory"):
+        with pytest.raises(StoreError, match=r"file://.*does not exist; mount or create"):
             await work
     assert not disk.exists()
 

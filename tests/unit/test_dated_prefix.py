@@ -53,7 +53,8 @@ class Watched:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(object_store, "time", SimpleNamespace(monotonic=lambda: self.now))
             bounds = await self.trigger.get_high_watermark()
-            sweep = Sweep(self.state, bounds, max_seen=1000)
+            state = self.state.follow_rule(bounds.stray_rule, bounds.step)
+            sweep = Sweep(state, bounds, max_seen=1000)
             before, found = self.trigger.requests, []
             async for page in self.trigger.read_changes(sweep):
                 for change in page.changes:
@@ -142,6 +143,20 @@ async def test_keys_in_no_partition_are_not_watched():
     assert (await watched.poll())[0] == []
 
 
+async def test_a_new_key_in_no_partition_is_told_once(caplog):
+    watched = Watched(prefix="e/year={%Y}/month={%m}/")
+    await watched.poll()
+    watched.pass_time(HOUR)
+    watched.bucket.put("e/year=2026/month=3/x")
+    watched.pass_time(2 * DAY)
+    await watched.poll()
+    watched.bucket.put("e/year=2026/month=3/y")
+    watched.pass_time(2 * DAY)
+    await watched.poll()
+    (told,) = [record.getMessage() for record in caplog.records if "in no partition" in record.getMessage()]
+    assert "'e/year=2026/month=3/x'" in told
+
+
 async def test_an_upload_to_an_old_partition_is_delivered_when_it_ends_however_long_it_takes():
     watched = Watched()
     await watched.poll()
@@ -175,6 +190,31 @@ async def test_an_upload_of_days_to_the_partition_of_its_beginning_is_found_ther
     watched.pass_time(HOUR)
     await watched.poll()
     assert watched.delivered == ["late"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 30), (30, 2)])
+async def test_another_lookback_loses_nothing_that_waits(before, after):
+    watched = Watched(partition_lookback=before * 86400.0)
+    await watched.poll()
+    watched.pass_time(HOUR)
+    watched.put("waits", days=-9)
+    begun = watched.bucket.clock
+    key = f"e/{begun - 9 * DAY:%Y/%m/%d}/late"
+    watched.bucket.uploads[key] = begun
+    watched.pass_time(HOUR)
+    watched.put("new")
+    watched.pass_time(HOUR)
+    await watched.poll()
+    watched.arguments["partition_lookback"] = after * 86400.0
+    watched.restart()
+    watched.pass_time(HOUR)
+    await watched.poll()
+    watched.bucket.put(key, modified=begun)
+    del watched.bucket.uploads[key]
+    for _ in range(3):
+        watched.pass_time(2 * DAY)
+        await watched.poll()
+    assert set(watched.delivered) == {"waits", "new", "late"}
 
 
 def test_the_dates_have_to_make_sense_and_do_not_go_with_ordered():

@@ -91,6 +91,21 @@ async def test_an_ordered_scan_goes_on_at_the_end_after_a_restart():
         assert (await watcher.stored()).anchor == anchor == "in/00979"
 
 
+async def test_an_ordered_scan_finds_its_place_anew_when_the_end_was_deleted_while_it_was_down():
+    watched = Watched(scan="ordered", lookback_keys=20)
+    await watched.put(*numbered(100), ago=300)
+    async with watched.watch() as watcher:
+        await watched.sweep(watcher)
+        assert (await watcher.stored()).anchor == "in/00079"
+        await watcher.crash()
+        for name in numbered(50, start=50):
+            watched.bucket.delete(f"in/{name}")
+        assert await watched.sweep(watcher) == ([], 1)
+        await watched.put("00045", ago=30, version=2)  # one of the last 20 keys
+        assert (await watched.sweep(watcher))[0] == ["00045"]
+        assert await watched.sweep(watcher) == ([], 2)
+
+
 async def test_an_ordered_scan_from_now_lists_all_once_to_find_the_end():
     watched = Watched(scan="ordered", lookback_keys=20, start_from="now")
     await watched.put(*numbered(1000), ago=300)

@@ -12,7 +12,16 @@ import airflow.providers.watermark
 
 PACKAGE = "airflow.providers.watermark"
 CORE = (
-    *("change", "events", "exceptions", "objects.landmarks", "objects.templates", "position", "s3.pages"),
+    *(
+        "change",
+        "events",
+        "exceptions",
+        "objects.landmarks",
+        "objects.listing",
+        "objects.templates",
+        "position",
+        "s3.pages",
+    ),
     *("sql.query", "sql.settling", "values", "watermark"),
 )
 IMPURE = ("airflow", "aiobotocore", "asgiref", "asyncio", "os", "pathlib", "socket", "subprocess", "time")

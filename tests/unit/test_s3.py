@@ -778,6 +778,28 @@ async def test_uploads_of_keys_that_are_not_wanted_take_no_slots(stub):
     await one.close()
 
 
+@pytest.mark.parametrize("completed", ["hot", "stray"])
+async def test_of_two_uploads_of_a_key_one_may_become_a_stray_and_the_other_not(stub, clock, completed):
+    key = "e/2026/03/03/k"  # a day ahead, of which the second upload is no longer more than a day before
+    uploads = {"stray": stub.create_upload(key, NOON.replace(hour=22))}
+    clock.now = NOON.replace(day=2, hour=1)
+    async with Watching(prefix="e/{%Y/%m/%d}/") as watching_:
+        watching_.trigger._committer = watching_.committer
+        await watching_.polls(stub, 20)
+        uploads["hot"] = stub.create_upload(key)
+        await watching_.polls(stub, 20)
+        clock.tick(3 * 3600)
+        await watching_.polls(stub, 20)
+        stub.complete_upload(uploads[completed], b"late")
+        clock.tick(3 * 3600)
+        await watching_.polls(stub, 20)
+        for name in uploads.keys() - {completed}:
+            stub.abort_upload(uploads[name])
+        clock.tick(86400)
+        watching_.trigger._reconciled_at = None
+        await watching_.until(key)
+
+
 # --- what is sent -------------------------------------------------------------------------------------------
 
 
@@ -819,6 +841,27 @@ async def test_an_interrupted_listing_goes_on_after_its_cursor_and_not_from_the_
     assert first.params["start-after"] == "a"
     assert "start-after" not in second.params
     assert watching_.keys == ["b", "a"]
+
+
+async def test_a_listing_of_partitions_that_goes_on_starts_within_each_of_them(stub):
+    # MinIO has answered a StartAfter that sorts before the prefix with an empty page.
+    days = ("2026/02/27", "2026/02/28", "2026/03/01")
+    keys = [f"e/{day}/{number}" for day in days for number in range(2)]
+    for key in keys:
+        stub.put(key, last_modified=NOON - 3600 * SECOND)
+    one = trigger(prefix="e/{%Y/%m/%d}/")
+    low = NOON - 7200 * SECOND
+    state = WatermarkState(
+        source=one.fingerprint, low=low, high=NOON - 600 * SECOND, cursor=keys[2], stray_low=low
+    )
+    store = MemoryStore()
+    await store.save(one.key, state.to_wire(), expected=None)
+    async with Watching(store, prefix=one.prefix) as watching_:
+        await watching_.until(*keys[3:])
+        await watching_.polls(stub)
+    started = [request.params for request in asked(stub, "ListObjectsV2") if "start-after" in request.params]
+    assert started
+    assert all(params["start-after"].startswith(params["prefix"]) for params in started)
 
 
 # --- keys ---------------------------------------------------------------------------------------------------

@@ -53,6 +53,13 @@ def test_a_date_is_what_stands_in_braces_with_a_percent_sign(text, dated, head):
         ("{%Y-%-m}/", "%- is not known"),
         ("{%Y%%}/", "%% is not known"),
         ("{%Y%}/", "% is not known"),
+        ("a/%Y/%m/%d/", "stand in braces"),
+        ("a/{%Y/%m/%d", "stand in braces"),
+        ("a/{%Y}/%m/", "stand in braces"),
+        ("a/%Y%j", "stand in braces"),
+        ("100%/a%2Fb/%dir/{%Y}/", None),
+        ("%Y/%d%m", "stand in braces"),
+        ("%d/%m/", None),
     ],
 )
 def test_what_is_wrong_is_said(text, problem):

@@ -49,26 +49,30 @@ def change_id(identity: str, version: str, position: Mapping[str, Any]) -> str:
     return digest(identity, version, position["type"], position["value"] or "")
 
 
-def change_ids(identities: Sequence[str], versions: Sequence[str], times: Sequence[datetime]) -> list[str]:
+def change_ids(
+    identities: Sequence[str], versions: Sequence[str], kind: str, values: Sequence[str]
+) -> list[str]:
     """
     Name versions of many things as :func:`change_id` names each, at half the price.
 
     :param identities: See :class:`Change`.
     :param versions: Likewise.
-    :param times: Their positions, many of which may be equal.
+    :param kind: The ``type`` of the JSON form of all positions.
+    :param values: Their ``value``.
     """
-    ends = {}
-    for time in set(times):
-        wire = encode_position(time)
-        ends[time] = b"".join(_frame((wire["type"], wire["value"])))
-    framed = map(b"".join, zip(_frame(identities), _frame(versions), map(ends.__getitem__, times), strict=True))
-    # Nine bytes are twelve characters of base64: with a zero each, all are written at once.
-    names = b"".join([hashlib.blake2b(each, digest_size=8).digest() + b"\0" for each in framed])
-    text = binascii.b2a_base64(names, newline=False).translate(_URL_SAFE).decode("ascii")
+    (shared,) = _frame([kind])
+    columns = zip(_frame(identities), _frame(versions), _frame(values), strict=True)
+    hashes = [
+        hashlib.blake2b(b"".join((identity, version, shared, value)), digest_size=8).digest()
+        for identity, version, value in columns
+    ]
+    # Nine bytes are twelve characters of base64: with a zero behind each, all are written at once.
+    text = binascii.b2a_base64(b"\0".join([*hashes, b""]), newline=False).translate(_URL_SAFE).decode("ascii")
     return [text[start : start + 11] for start in range(0, len(text), 12)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen, though nothing changes it: that takes three times as long to build, and backlogs have millions.
+@dataclass(slots=True, kw_only=True)
 class Change:
     """
     One new or changed thing in a source.
@@ -97,8 +101,7 @@ class Change:
     def __post_init__(self) -> None:
         """Make the id."""
         if not self.id:
-            name = change_id(self.identity, self.version, encode_position(self.position))
-            object.__setattr__(self, "id", name)
+            self.id = change_id(self.identity, self.version, encode_position(self.position))
 
     @property
     def cursor(self) -> Position:
@@ -146,6 +149,7 @@ class HighWatermark:
     :param step: The distance between two neighbouring positions, for sources of timestamps.
     :param strays: The settled bound of strays, inclusive, where this reading looks for them; ``BEGINNING``
         where it does not; ``None`` from a watcher that has none.
+    :param stray_rule: What makes a change a stray, where tuning has a say in it, as a text.
     """
 
     bound: Position
@@ -154,6 +158,7 @@ class HighWatermark:
     late: Mapping[str, datetime] | None = field(default_factory=dict)
     step: timedelta = timedelta(microseconds=1)
     strays: Position | None = None
+    stray_rule: str | None = None
 
     @property
     def final(self) -> Position:

@@ -187,11 +187,17 @@ class Committer:
                 self._drop()
         self._raise_if_stale()
 
-    async def create(self, state: WatermarkState) -> None:
-        """Save a first state at once, in the epoch that a reset has begun."""
+    async def create(self, state: WatermarkState) -> WatermarkState:
+        """
+        Save a first state at once, in the epoch that a reset has begun.
+
+        :return: The state in that epoch: what to go on from.
+        """
+        state = replace(state, epoch=self._epoch)
         async with self._lock:
-            await self._save(replace(state, epoch=self._epoch))
+            await self._save(state)
             self.head = self.committed
+        return state
 
     async def intend(self, state: WatermarkState) -> WatermarkState:
         """

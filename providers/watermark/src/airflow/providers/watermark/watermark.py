@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
@@ -64,6 +65,7 @@ class WatermarkState:
     :param stray_low: The low watermark of strays, an inclusive cut, where the watcher has them: changes that
         most sweeps do not look for.
     :param stray_high: While the sweep under way looks for strays, their bound in it, inclusive.
+    :param stray_rule: By what rule a change counted as a stray.
     :param restless: Whether the newest event followed another so closely that Airflow may have stored it
         without starting a run: then one without changes is owed.
     :param epoch: Raised by each rewind: what is delivered again on purpose has another epoch.
@@ -80,6 +82,7 @@ class WatermarkState:
     anchor: Position | None = None
     stray_low: Position | None = None
     stray_high: Position | None = None
+    stray_rule: str | None = None
     restless: bool = False
     epoch: int = 1
     revision: int = 0
@@ -112,6 +115,27 @@ class WatermarkState:
             epoch=self.epoch + 1,
         )
 
+    def follow_rule(self, rule: str | None, step: timedelta) -> Self:
+        """
+        Go on under another rule of what strays are.
+
+        What waits as a stray under the old one may be none under the new one, and the other way round. So all
+        is looked for once more from the earlier of the two cuts on: what was delivered after it comes again,
+        with the same ids.
+
+        :param rule: The rule that holds from now on.
+        :param step: The distance between two neighbouring positions.
+        """
+        if rule == self.stray_rule:
+            return self
+        if self.stray_low is None or self.stray_rule is None:
+            return replace(self, stray_rule=rule)
+        late = (slot.since for slot in self.pending.values())
+        before = [since - step for since in late if isinstance(since, datetime)]
+        cuts: list[Position] = [self.low, self.stray_low, *before]
+        low = next(cut for cut in cuts if not any(is_after(cut, other) for other in cuts))
+        return replace(self, low=low, high=None, cursor=None, stray_low=low, stray_high=None, stray_rule=rule)
+
     def to_wire(self) -> dict[str, Any]:
         """Give the JSON form; it holds no secrets and nothing but ASCII once dumped."""
         return {
@@ -134,6 +158,7 @@ class WatermarkState:
                 for name in ("anchor", "stray_low", "stray_high")
                 if (position := getattr(self, name)) is not None
             },
+            **({} if self.stray_rule is None else {"stray_rule": self.stray_rule}),
         }
 
     @classmethod
@@ -159,6 +184,7 @@ class WatermarkState:
                 and _is_whole(wire["epoch"])
                 and _is_whole(wire["revision"])
                 and isinstance(wire["restless"], bool)
+                and isinstance(wire.get("stray_rule"), str | None)
                 and (status is None or (isinstance(status, dict) and _are_texts(status.values())))
             ):
                 msg = "an entry has another type"
@@ -178,6 +204,7 @@ class WatermarkState:
                     for name in ("anchor", "stray_low", "stray_high")
                     if name in wire
                 },
+                stray_rule=wire.get("stray_rule"),
                 restless=wire["restless"],
                 epoch=wire["epoch"],
                 revision=wire["revision"],
@@ -273,6 +300,8 @@ class Sweep:
         self.due: Position | None = bounds.due
         self.cursor: Position | None = state.cursor
         self.anchor: Position | None = state.anchor
+        self._named: Change | None = None
+        self._name = ""
         self.full = False
         self.future: Change | None = None
         self.future_count = 0
@@ -340,7 +369,7 @@ class Sweep:
         position = change.position
         if change.stray:
             return self._is_stray_news(position)
-        slot = self._pending.get(digest(change.identity)) if self._pending else None
+        slot = self._pending.get(self._slot_name(change)) if self._pending else None
         if not is_after(position, self.low):
             return slot is not None and not is_after(slot.since, position) and slot.last != change.id
         bounds = self._bounds
@@ -371,7 +400,7 @@ class Sweep:
             return
         if is_after(change.position, self.high):
             self._seen[change.id] = change.position
-        if self._pending and (slot := self._pending.get(digest(change.identity))) is not None:
+        if self._pending and (slot := self._pending.get(self._slot_name(change))) is not None:
             self._remember(change, slot)
 
     def read_to(self, page: Page) -> None:
@@ -382,7 +411,13 @@ class Sweep:
             self.cursor = page.changes[-1].cursor
 
     def _remember(self, change: Change, slot: Pending) -> None:
-        self._pending[digest(change.identity)] = slot._replace(last=change.id)
+        self._pending[self._slot_name(change)] = slot._replace(last=change.id)
+
+    def _slot_name(self, change: Change) -> str:
+        """Name the slot that a change has if it is late; it is asked for up to three times in a row."""
+        if self._named is not change:
+            self._named, self._name = change, digest(change.identity)
+        return self._name
 
     def snapshot(self) -> WatermarkState:
         """Give the state as it is once everything up to here has been delivered."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import logging
 from collections.abc import Iterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Final
 
 from airflow.providers.watermark.change import HighWatermark
@@ -12,6 +16,7 @@ from airflow.providers.watermark.cli.looking import text_of
 from airflow.providers.watermark.cli.running import CommandError, print_rows, say
 from airflow.providers.watermark.exceptions import InvalidArgumentError
 from airflow.providers.watermark.position import BEGINNING
+from airflow.providers.watermark.stores import configured_store
 from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
 from airflow.providers.watermark.watermark import Sweep, WatermarkState, is_reset
 
@@ -24,7 +29,7 @@ async def check(args: argparse.Namespace) -> None:
     """Try a watcher of a Dag."""
     trigger = _find(args)
     trigger.serialize()  # raises what is wrong with its arguments
-    store = trigger.make_store()
+    store = configured_store(trigger.store)  # not bound to the trigger, which does not run in a triggerer
     try:
         wire = await store.load(trigger.key)
         await trigger.open()
@@ -38,6 +43,7 @@ async def check(args: argparse.Namespace) -> None:
                 state = WatermarkState.from_wire(wire)
                 stored = text_of(state.low)
             count = await _count(trigger, state, bounds)
+            facts = dict(trigger.facts)  # which a closed trigger may not know any more
         finally:
             await trigger.close()
     finally:
@@ -50,7 +56,7 @@ async def check(args: argparse.Namespace) -> None:
         "low_watermark": stored,
         "settled_bound": text_of(bounds.bound),
         "waiting": waiting,
-        **trigger.facts,
+        **facts,
     }
     if args.output in {"table", "plain"}:
         print_rows([{"": name, "value": value} for name, value in row.items()], args.output)
@@ -103,7 +109,11 @@ def _assets(dag_file: str | None) -> Iterator[Any]:
         from airflow.dag_processing.dagbag import DagBag
     except ImportError:  # below Airflow 3.2
         from airflow.models.dagbag import DagBag  # type: ignore[no-redef]
-    bag = DagBag(dag_folder=dag_file)
+    if dag_file is not None and not Path(dag_file).exists():
+        msg = f"there is no Dag file or folder {dag_file!r}"
+        raise CommandError(msg)
+    with _quiet():
+        bag = DagBag(dag_folder=dag_file)
     for path, text in bag.import_errors.items():
         say(f"warning: {path} cannot be imported: {str(text).strip().splitlines()[-1]}")
     if bag.import_errors and not bag.dags:
@@ -119,3 +129,15 @@ def _within(condition: Any) -> Iterator[Any]:
         yield condition
     for part in getattr(condition, "objects", ()):
         yield from _within(part)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what is logged and printed while Dags are imported, with a traceback of each that cannot be."""
+    hidden, disabled = io.StringIO(), logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stdout(hidden), contextlib.redirect_stderr(hidden):
+            yield
+    finally:
+        logging.disable(disabled)

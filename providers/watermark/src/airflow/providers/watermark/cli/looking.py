@@ -23,8 +23,9 @@ async def list(args: argparse.Namespace) -> None:  # noqa: A001 - a command's fu
         rows = [await _row(store, key) for key in sorted(await store.keys())]
     if args.output in {"table", "plain"}:
         for row in rows:
-            del row["key"]
-            row["source"] = " ".join(f"{name}={value}" for name, value in (row["source"] or {}).items())
+            # The watcher's name is in a column of its own.
+            told = {name: value for name, value in (row["source"] or {}).items() if name != "watcher"}
+            row["source"] = " ".join(f"{name}={value}" for name, value in told.items())
             row["age"] = "" if row["age"] is None else str(timedelta(seconds=round(row["age"])))
     print_rows(rows, args.output)
 

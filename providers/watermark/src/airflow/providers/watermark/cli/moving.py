@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.providers.watermark.cli.running import CommandError, Store, confirm, say
+from airflow.providers.watermark.exceptions import StoreError
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey
 
 __all__ = ["copy", "migrate", "prune"]
@@ -23,35 +24,58 @@ async def copy(args: argparse.Namespace) -> None:
         if not keys:
             msg = f"nothing is stored of {args.asset!r}" if args.asset else "there is nothing to copy"
             raise CommandError(msg)
-        plan, refused = [], 0
+        plan, left = [], 0
         for key in keys:
             new = key._replace(asset_name=args.new_name) if args.new_name else key
-            value, there = await source.load(key), await target.load(new)
-            name = "/".join(new)
-            if value is None or value == there:
-                say(f"{name}: is there already" if value is not None else f"{name}: has vanished")
-            elif there is not None and _age(there) >= _age(value):
-                refused += 1
-                say(f"{name}: a newer one is there, and stays (epoch and revision {_age(there)})")
-            else:
-                plan.append((new, value, there))
-                say(f"{name}: to be copied" + ("" if there is None else ", over an older one"))
+            try:
+                value, there = await source.load(key), await target.load(new)
+                if value is None:
+                    say(f"{'/'.join(new)}: has vanished")
+                elif _is_due(new, value, there):
+                    plan.append((new, value, there))
+            except (StoreError, CommandError) as error:  # which keeps no other from being copied
+                left += 1
+                say(f"{'/'.join(new)}: {error}")
         if plan and confirm(args, f"Copy {len(plan)} watermarks?"):
-            for new, value, there in plan:
-                await _copy(target, new, value, there)
-            say(f"{len(plan)} watermarks were copied and read back.")
-    if refused:
-        msg = f"{refused} watermarks were not copied: a newer one is there"
+            left += await _copy_all(target, plan)
+    if left:
+        msg = f"{left} watermarks were not copied; why is told above"
         raise CommandError(msg)
 
 
-async def _copy(
-    target: BaseWatermarkStore, key: WatermarkKey, value: dict[str, Any], there: dict[str, Any] | None
-) -> None:
-    await target.save(key, value, expected=there)
-    if await target.load(key) != value:
-        msg = f"{'/'.join(key)} was copied, but is not what was written; is a watcher at work on it?"
+def _is_due(key: WatermarkKey, value: dict[str, Any], there: dict[str, Any] | None) -> bool:
+    """
+    Tell whether a watermark is to be copied, and say so.
+
+    :raises CommandError: A newer one is there.
+    """
+    name = "/".join(key)
+    if value == there:
+        say(f"{name}: is there already")
+        return False
+    if there is not None and _age(there) >= _age(value):
+        msg = f"a newer one is there, and stays (epoch and revision {_age(there)})"
         raise CommandError(msg)
+    say(f"{name}: to be copied" + ("" if there is None else ", over an older one"))
+    return True
+
+
+async def _copy_all(
+    target: BaseWatermarkStore, plan: Sequence[tuple[WatermarkKey, dict[str, Any], dict[str, Any] | None]]
+) -> int:
+    """Copy, and read back; give the number of those that could not be copied."""
+    left = 0
+    for key, value, there in plan:
+        try:
+            await target.save(key, value, expected=there)
+            if await target.load(key) != value:
+                left += 1
+                say(f"{'/'.join(key)}: it is not what was written; is a watcher at work on it?")
+        except StoreError as error:
+            left += 1
+            say(f"{'/'.join(key)}: {error}")
+    say(f"{len(plan) - left} watermarks were copied and read back.")
+    return left
 
 
 def _age(wire: Mapping[str, Any]) -> tuple[int, int]:
@@ -71,21 +95,47 @@ async def prune(args: argparse.Namespace) -> None:
         if not gone:
             say("Each watermark's asset is used by a Dag.")
         elif confirm(args, f"Delete {len(gone)} watermarks?"):
+            left = 0
             for key in gone:
-                if (value := await store.load(key)) is not None:
-                    await store.delete(key, expected=value)
-            say(f"{len(gone)} watermarks were deleted.")
+                try:
+                    if (value := await store.load(key)) is not None:
+                        await store.delete(key, expected=value)
+                except StoreError as error:  # one that is damaged keeps no other from being deleted
+                    left += 1
+                    say(f"{'/'.join(key)}: {error}")
+            say(f"{len(gone) - left} watermarks were deleted.")
+            if left:
+                msg = f"{left} watermarks were not deleted, see above"
+                raise CommandError(msg)
 
 
 def _assets_in_use() -> frozenset[str]:
-    """Give the names of the assets that are active, as Airflow has them in its database."""
+    """
+    Give the names of the assets that are active, as Airflow has them in its database.
+
+    :raises CommandError: Airflow does not know: assets of Dags that it cannot import look unused.
+    """
     from sqlalchemy import select
+    from sqlalchemy.exc import SQLAlchemyError
 
     from airflow.models.asset import AssetActive
+    from airflow.models.errors import ParseImportError
     from airflow.utils.session import create_session
 
-    with create_session() as session:
-        return frozenset(session.scalars(select(AssetActive.name)))
+    try:
+        with create_session() as session:
+            broken = sorted({name or "?" for name in session.scalars(select(ParseImportError.filename))})
+            used = frozenset(session.scalars(select(AssetActive.name)))
+    except SQLAlchemyError as error:
+        msg = f"Airflow's metadata database cannot be asked ({type(error).__name__}); nothing was changed"
+        raise CommandError(msg) from error
+    if broken:
+        msg = f"the assets of Dag files that cannot be imported look unused; mend first: {', '.join(broken)}"
+        raise CommandError(msg)
+    if not used:
+        msg = "Airflow knows of no Dag with an asset; wait until the Dag processor has read the Dags"
+        raise CommandError(msg)
+    return used
 
 
 async def migrate(_: argparse.Namespace) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Final, TextIO
 
 from airflow.providers.watermark.exceptions import WatermarkError
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey, configured_store
@@ -21,6 +24,8 @@ _SHORT_NAMES: Final = {
     "object_storage": "airflow.providers.watermark.stores.object_storage.ObjectStorageStore",
 }
 
+_output: ContextVar[TextIO] = ContextVar("_output")
+
 
 class CommandError(WatermarkError):
     """What was asked for cannot be done; the text says why, and what to do."""
@@ -30,18 +35,40 @@ def run_command(command: Callable[[argparse.Namespace], Awaitable[None]], args: 
     """
     Run a command; what it cannot do is told in a line on the standard error, without a traceback.
 
-    :raises SystemExit: With 1, after an error was told; with 130, after Ctrl-C.
+    :raises SystemExit: With 1, after an error was told, or if nobody reads what is printed; with 130, after
+        Ctrl-C.
     """
     # Else the task SDK, through which hooks read connections, would not look into the metadata database.
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     try:
-        asyncio.run(command(args))  # type: ignore[arg-type]
+        with _rows_alone():
+            asyncio.run(command(args))  # type: ignore[arg-type]
     except WatermarkError as error:
         say(f"error: {error}")
+        sys.exit(1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
         sys.exit(1)
     except KeyboardInterrupt:
         say("interrupted")
         sys.exit(130)
+
+
+@contextlib.contextmanager
+def _rows_alone() -> Iterator[None]:
+    """Keep the standard output for rows, which programs read: Airflow logs there, and Dag files print."""
+    output = sys.stdout
+    token = _output.set(output)
+    with contextlib.redirect_stdout(sys.stderr):
+        handlers = [each for each in logging.root.handlers if getattr(each, "stream", None) is output]
+        for handler in handlers:
+            handler.setStream(sys.stderr)  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            for handler in handlers:
+                handler.setStream(output)  # type: ignore[attr-defined]
+            _output.reset(token)
 
 
 class Store:
@@ -82,7 +109,10 @@ async def choose(store: BaseWatermarkStore, args: argparse.Namespace) -> tuple[W
         )
     found = [(key, value) for key in keys if (value := await store.load(key)) is not None]
     if not found:
-        msg = f"no such watermark of the asset {args.asset!r} is stored; see `watermarks list`"
+        msg = (
+            f"no such watermark of the asset {args.asset!r} is stored; see `watermarks list`, and name the "
+            "watcher's store with --store if it is not the configured one"
+        )
         raise CommandError(msg)
     if len(found) > 1:
         names = "; ".join(f"--namespace {key.namespace} --key {key.key}" for key, _ in found)
@@ -106,8 +136,9 @@ def confirm(args: argparse.Namespace, question: str) -> bool:
     if not sys.stdin.isatty():
         msg = "there is nobody to ask; say --yes, or --dry-run to be told only"
         raise CommandError(msg)
-    if input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}:
-        return True
+    with contextlib.suppress(EOFError):
+        if input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}:
+            return True
     say("Nothing was changed.")
     return False
 
@@ -119,14 +150,26 @@ def say(text: str) -> None:
 
 def print_rows(rows: Sequence[Mapping[str, Any]], output: str) -> None:
     """Print rows for a person, or as JSON or YAML with their own types for a program."""
-    if output == "json":
-        print(json.dumps(rows, indent=2))  # noqa: T201
-    elif output == "yaml":
-        import yaml  # type: ignore[import-untyped]
+    with contextlib.redirect_stdout(_output.get(sys.stdout)):
+        if output == "json":
+            print(json.dumps(rows, indent=2))  # noqa: T201
+        elif output == "yaml":
+            import yaml  # type: ignore[import-untyped]
 
-        print(yaml.safe_dump(list(map(dict, rows)), sort_keys=False, allow_unicode=True), end="")  # noqa: T201
-    else:
-        from airflow.cli.simple_table import AirflowConsole
+            print(yaml.safe_dump(list(map(dict, rows)), sort_keys=False, allow_unicode=True), end="")  # noqa: T201
+        else:
+            _print_table(rows, output)
+        sys.stdout.flush()  # so that a closed pipe is met here
 
-        texts = [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]
-        AirflowConsole().print_as(data=texts, output=output)
+
+def _print_table(rows: Sequence[Mapping[str, Any]], output: str) -> None:
+    from rich.markup import escape
+
+    from airflow.cli.simple_table import AirflowConsole
+
+    # Only the table takes "[red]" for a colour.
+    shown = escape if output == "table" else str
+    texts = [
+        {name: "" if value is None else shown(str(value)) for name, value in row.items()} for row in rows
+    ]
+    AirflowConsole().print_as(data=texts, output=output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,6 +16,16 @@ __all__ = ["list_params", "read_page"]
 MAX_KEY_BYTES: Final = 1024
 
 _FIELDS: Final = "kind,items(name,timeCreated,generation,size),nextPageToken"
+
+# A page as the service writes it, in bytes.
+_HEAD: Final = re.compile(
+    rb'\{"kind":"storage#objects",(?:"nextPageToken":"([^"]*)",)?"items":\[(?=\{"name":"([^"]+)",)'
+)
+_TAIL: Final = re.compile(rb'\{"name":"([^"]+)",[^][{}]*\}\](?:,"nextPageToken":"([^"]*)")?\}\s*')
+_NAME: Final = b'{"name":"'
+_TIME: Final = b'"timeCreated":"'
+_STAMP: Final = b'0000-00-00T00:00:00.000Z"'
+_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 
 
 def list_params(keys: KeyRange, *, token: str | None = None, limit: int | None = None) -> dict[str, str]:
@@ -47,6 +58,8 @@ def read_page(body: bytes, keys: KeyRange, interest: Interest, where: str) -> Li
     :raises SourceError: It is no page of a listing: an end where none is would lose what comes after it.
     """
     try:
+        if (old := _skim(body, keys, interest)) is not None:
+            return old
         page = json.loads(body)
         if page["kind"] != "storage#objects":
             raise ValueError(page["kind"])  # noqa: TRY301 - to be told as the others are
@@ -66,6 +79,32 @@ def read_page(body: bytes, keys: KeyRange, interest: Interest, where: str) -> Li
             "tried again"
         )
         raise SourceError(msg) from error
+
+
+def _skim(body: bytes, keys: KeyRange, interest: Interest) -> Listing | None:
+    """
+    Read a page without news, of which only the stamps are looked at: a JSON parser takes four times as long.
+
+    :return: ``None``: it may have news, or is unusual in some way, and a parser says what it is.
+    :raises ValueError: A name is no UTF-8.
+    """
+    # Without escapes a string ends at its first quote, so what looks like a field's name and colon is one.
+    if b"\\" in body or interest.keys is None or interest.keys or not isinstance(interest.since, datetime):
+        return None
+    head, tail = _HEAD.match(body), _TAIL.fullmatch(body, max(body.rfind(_NAME), 0))
+    if head is None or tail is None or None not in (head[1], tail[2]):
+        return None
+    stamps = [part[: len(_STAMP)] for part in body.split(_TIME)[1:]]
+    count = body.count(_NAME)
+    if not len(stamps) == count == body.count(b"}," + _NAME) + 1:
+        return None
+    if b"".join(stamps).translate(_DIGITS) != _STAMP * count:
+        return None
+    since = interest.since.astimezone(UTC).isoformat()[: len("2026-03-01T12:00:00")]
+    first, last, token = head[2].decode(), tail[1].decode(), (head[1] or tail[2] or b"").decode()
+    if max(stamps) >= since.encode() or first == keys.after:
+        return None
+    return Listing(objects=[], first=first, last=last, count=count, token=token or None)
 
 
 def _of_interest(items: list[dict[str, Any]], interest: Interest) -> list[dict[str, Any]]:

@@ -36,14 +36,15 @@ def object_changes(
     if not found:
         return []
     keys, times, _, versions = zip(*found, strict=True)
-    stamps = {time: format_timestamp(time) for time in set(times)}
+    known = {time: format_timestamp(time) for time in set(times)}
+    stamps = list(map(known.__getitem__, times))
+    names = change_ids(keys, versions, "timestamp", stamps)
     # JSON writes most texts as they are. If it does so with all of these, the bytes of each are known by its
     # length; if not, they are left to be counted one by one.
     texts = "".join((version_name, *keys, *versions))
     is_plain = len(json.dumps(texts)) == len(texts) + len('""')
     changes = []
-    for (key, time, size, version), name in zip(found, change_ids(keys, versions, times), strict=True):
-        stamp = stamps[time]
+    for (key, time, size, version), name, stamp in zip(found, names, stamps, strict=True):
         detail = {"key": key, "size": size, version_name: version, "last_modified": stamp}
         width = _ENTRY_BYTES + len(key) + len(str(size)) + len(version_name) + len(version) + len(stamp)
         change = Change(

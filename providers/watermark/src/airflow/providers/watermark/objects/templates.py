@@ -37,6 +37,7 @@ _GRAINS: Final = (
     frozenset("YjH"),
 )
 _BRACES: Final = re.compile(r"\{([^{}]*%[^{}]*)\}")
+_BARE: Final = re.compile(r"%([YmdHj])(?![A-Za-z0-9])")
 _DIRECTIVE: Final = re.compile(r"%(.?)", re.DOTALL)
 
 AHEAD: Final = timedelta(days=1)
@@ -75,6 +76,8 @@ class PrefixTemplate:
             return (
                 "its parts make no date; use %Y, %Y and %m, %Y %m %d, or %Y and %j, the last two also with %H"
             )
+        if self._has_bare_date:
+            return "dates stand in braces, as in 'events/{%Y/%m/%d}/'; what is not in braces is plain text"
         return None
 
     def partitions(self, first: datetime, last: datetime, limit: int) -> list[str] | None:
@@ -135,6 +138,12 @@ class PrefixTemplate:
     @cached_property
     def _names(self) -> list[str]:
         return [name for part in _BRACES.findall(self.text) for name in _DIRECTIVE.findall(part)]
+
+    @property
+    def _has_bare_date(self) -> bool:
+        """Whether a date stands outside of braces, or in some that are not closed: it would match nothing."""
+        bare = set(_BARE.findall(_BRACES.sub("", self.text)))
+        return bool(bare) if self.is_dated else "Y" in bare and not bare.isdisjoint("mj")
 
     @cached_property
     def _grain(self) -> str:

@@ -138,11 +138,11 @@ class LocalPrefixTrigger(ObjectStoreTrigger):
     async def get_high_watermark(self) -> HighWatermark:
         """Read the bucket's clock and its uploads in progress."""
         now = await self.confirm_clock(await self.read_clock())
-        late = {
-            key: begun
+        late = [
+            (key, begun)
             for key, begun in LocalObjects.named(self.bucket_name).uploads.items()
             if key.startswith(self.head) and self.wants(key)
-        }
+        ]
         return self.make_bounds(now, step=STEP, late=late)
 
     async def list_page(
@@ -164,7 +164,6 @@ class LocalPrefixTrigger(ObjectStoreTrigger):
             count=len(found),
             token=found[-1].key if more else None,
         )
-
 
 
 class WatchedObjects(WatchedSource):

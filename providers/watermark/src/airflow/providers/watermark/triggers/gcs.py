@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from airflow.providers.watermark.change import HighWatermark
 from airflow.providers.watermark.exceptions import WatermarkError
 from airflow.providers.watermark.gcs.client import Answer, GcsClient
 from airflow.providers.watermark.gcs.errors import explain, is_refused_identity
 from airflow.providers.watermark.gcs.pages import list_params, read_page
-from airflow.providers.watermark.objects.listing import Interest, KeyRange, ListedObject, Listing
+from airflow.providers.watermark.objects.listing import Interest, KeyRange, Listing
 from airflow.providers.watermark.triggers import arguments
 from airflow.providers.watermark.triggers.object_store import ObjectStoreTrigger, parse_date
 
@@ -149,7 +149,6 @@ class GCSPrefixTrigger(ObjectStoreTrigger):
             page = read_page(answer.body, keys, interest, self.where)
             await asyncio.sleep(0)
         return page
-
 
 
 def _bucket_problems(bucket: object) -> Iterator[str]:

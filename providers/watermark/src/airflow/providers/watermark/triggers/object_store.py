@@ -7,11 +7,10 @@ import dataclasses
 import functools
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from types import MappingProxyType
 from typing import ClassVar, Final
 
 from airflow.providers.watermark.change import Change, HighWatermark, Page
@@ -188,7 +187,7 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
         return now
 
     def make_bounds(
-        self, now: datetime, *, step: timedelta, late: Mapping[str, datetime] | None = MappingProxyType({})
+        self, now: datetime, *, step: timedelta, late: Iterable[tuple[str, datetime]] | None = ()
     ) -> HighWatermark:
         """
         Derive the bounds from the store's clock.
@@ -197,19 +196,27 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
 
         :param now: The clock, read before the listing.
         :param step: The coarsest precision that the store uses.
-        :param late: Keys of uploads in progress, each with its earliest time; ``None`` if they are not told.
+        :param late: The uploads in progress, each with its key and its time: of two of the same key one may
+            become a stray, and the other not. ``None`` if they are not told.
         """
-        bounds = HighWatermark.from_clock(now, late_arrival=self.late_arrival, step=step, late=late)
+        first: datetime | None = None
+        hot: dict[str, datetime] = {}
+        for key, since in late or ():
+            if self._is_stray(key, since):
+                first = since if first is None else min(first, since)
+            else:
+                hot[key] = min(since, hot.get(key, since))
+        bounds = HighWatermark.from_clock(
+            now, late_arrival=self.late_arrival, step=step, late=None if late is None else hot
+        )
         if not self._template.is_dated:
             return bounds
-        strays = {key: since for key, since in (late or {}).items() if self._is_stray(key, since)}
-        hot = None if late is None else {key: since for key, since in late.items() if key not in strays}
         bound: Position = BEGINNING
         if self._is_reconciliation_due(now):
-            first = min(strays.values(), default=None)
             is_held = first is not None and is_after(bounds.bound, first - step)
             bound = first - step if first is not None and is_held else bounds.bound
-        return dataclasses.replace(bounds, late=hot, strays=bound)
+        rule = f"partition_lookback={self.partition_lookback:g} ahead={AHEAD}"
+        return dataclasses.replace(bounds, strays=bound, stray_rule=rule)
 
     def _is_reconciliation_due(self, now: datetime) -> bool:
         passed = None if self._reconciled_at is None else time.monotonic() - self._reconciled_at
@@ -230,6 +237,7 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
         after = start if isinstance(start, str) else None
         requests = self.requests
         unsettled: str | None = None
+        listed = 0
         ranges = [
             KeyRange(prefix=prefix, after=after)
             for prefix in self._prefixes(sweep)
@@ -239,6 +247,7 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
         async with aclosing(listings):
             async for listing in listings:
                 wanted = self._news(listing.objects, sweep)
+                listed += listing.count
                 if is_ordered and unsettled is None:
                     unsettled = next(
                         (each.key for each in wanted if is_after(each.modified, sweep.high)), None
@@ -248,7 +257,9 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
             # What is not settled may have to wait, and is looked for again.
             if is_ordered:
                 landmarks = self._lister.landmarks(self.prefix)
-                sweep.anchor = landmarks.before_last(self.lookback_keys, below=unsettled) or sweep.anchor
+                found = landmarks.before_last(self.lookback_keys, below=unsettled)
+                # With too few keys left behind the anchor, the next sweep looks for another one.
+                sweep.anchor = sweep.anchor if found is None and listed >= self.lookback_keys else found
             else:
                 sweep.anchor = None
             self._tell_requests(self.requests - requests)
@@ -296,6 +307,13 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
             strays = [self._is_stray(each.key, each.modified) for each in found]
             asked = zip(found, strays, strict=True)
             found = [each for each, stray in asked if sweep.concerns(each.key, each.modified, stray=stray)]
+            outside = next((each.key for each in found if self._template.partition(each.key) is None), None)
+            if outside is not None:
+                self.say_once(
+                    "no partition",
+                    f"keys in no partition of the prefix {self.prefix!r} are not watched, such as {outside!r}"
+                    "; numbers have all their digits there, as in month=03",
+                )
         else:
             found = [each for each in found if sweep.concerns(each.key, each.modified)]
         wants_all = not self._template.is_dated and self.pattern is None and not self.exclude

@@ -197,14 +197,14 @@ class S3PrefixTrigger(ObjectStoreTrigger):
         now, late = await self._uploads()
         return self.make_bounds(now, step=STEP, late=late)
 
-    async def _uploads(self) -> tuple[datetime, dict[str, datetime] | None]:
+    async def _uploads(self) -> tuple[datetime, list[tuple[str, datetime]] | None]:
         """
         List the uploads in progress.
 
-        :return: S3's clock; and each key's earliest upload, to the second, or ``None`` if it is not told.
+        :return: S3's clock; and each upload's key and second, or ``None`` if they are not told.
         """
         pages = self._upload_pages()
-        late: dict[str, datetime] = {}
+        late: list[tuple[str, datetime]] = []
         stale = 0
         try:
             first = await anext(pages)
@@ -229,7 +229,7 @@ class S3PrefixTrigger(ObjectStoreTrigger):
                 if begun < oldest:
                     stale += 1
                 elif self.wants(key):
-                    late[key] = min(begun, late.get(key, begun))
+                    late.append((key, begun))
             page = await anext(pages, None)
         self.say_once(
             "stale uploads",
@@ -283,7 +283,9 @@ class S3PrefixTrigger(ObjectStoreTrigger):
         asked: dict[str, Any] = {"Prefix": keys.prefix}
         if token is not None:
             asked["ContinuationToken"] = token
-        elif keys.after:
+        elif keys.after is not None and keys.after >= keys.prefix:
+            # What sorts before the prefix says nothing, and older releases of MinIO would answer it with an
+            # empty page, as if there were no more keys.
             asked["StartAfter"] = keys.after
         if limit is not None:
             asked["MaxKeys"] = limit
@@ -312,7 +314,6 @@ class S3PrefixTrigger(ObjectStoreTrigger):
         # All keys have been looked at. From now on those of a page are only if it has news; of others, whose
         # keys have been looked at when they were news, or in that first sweep, the first and the last are.
         self._order_is_known = True
-
 
 
 def _listed(entry: Mapping[str, Any]) -> ListedObject:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.watermark.change import HighWatermark, Window, digest
 from airflow.providers.watermark.delivery import Committer, Emission, StaleError
 from airflow.providers.watermark.events import Batch, window_payload
+from airflow.providers.watermark.exceptions import SourceError
 from airflow.providers.watermark.position import BEGINNING, Position, is_after
 from airflow.providers.watermark.triggers.health import Health
 from airflow.providers.watermark.watermark import MAX_PENDING, Pending, Sweep, WatermarkState
@@ -118,8 +119,7 @@ class Watch:
             if self._event_at is None:
                 self._event_at = time.monotonic()  # who knows when the last event was, before this start
         else:
-            state = await self._first_state()
-            await committer.create(state)
+            state = await committer.create(await self._first_state())
             self._log.info("A new watermark was stored; start_from=%r", self._trigger.start_from)
         return state
 
@@ -216,7 +216,7 @@ class Watch:
         """Read the source once, from the state's low watermark or from where an earlier sweep broke off."""
         trigger = self._trigger
         bounds = await trigger.get_high_watermark()
-        state = self._pull_back(state, bounds)
+        state = self._pull_back(state, bounds).follow_rule(bounds.stray_rule, bounds.step)
         slots = await self._late_slots(bounds, state.low, state.pending)
         state = replace(state, pending=slots)
         sweep = Sweep(state, bounds, trigger.max_seen if trigger.eager else 0)
@@ -267,8 +267,15 @@ class Watch:
         been committed: so after a crash the very same window comes again, and no other that overlaps it.
         """
         trigger, committer = self._trigger, self._committer
-        bound = (await trigger.get_high_watermark()).final
+        bounds = await trigger.get_high_watermark()
+        if (pulled := self._pull_back(state, bounds)) is not state:
+            # In a new epoch, or its windows would overlap with those that were delivered.
+            state = await committer.intend(replace(pulled, epoch=state.epoch + 1))
+        bound = bounds.final
         while (window := await trigger.find_window(state.low, bound, state.high)) is not None:
+            if not is_after(window.high, state.low):
+                msg = f"{trigger.source}: a window ends at {window.high!r}, which is not after {state.low!r}"
+                raise SourceError(msg)
             if state.high is None:
                 state = await committer.intend(replace(state, high=window.high))
             payload = self._window_payload(state, window)

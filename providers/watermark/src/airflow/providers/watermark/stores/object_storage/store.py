@@ -176,6 +176,8 @@ def _opened(url: str) -> Folder:
 
 def _explained(error: Exception) -> str:
     """Tell an error by its kind: texts of clients may carry what is secret."""
+    if isinstance(error, FileNotFoundError):  # of the folder: an object that is missing is no error
+        return "it does not exist; mount or create the folder or bucket"
     if isinstance(error, OSError) and error.errno is not None and error.strerror and not error.__cause__:
         return f"{type(error).__name__}: {error.strerror}"
     return type(error).__name__

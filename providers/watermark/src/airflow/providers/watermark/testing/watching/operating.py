@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow.providers.watermark.position import BEGINNING
 from airflow.providers.watermark.testing.contract import SourceContract, needs
 from airflow.providers.watermark.testing.source import WatchedSource
+from airflow.providers.watermark.watermark import reset_wire
 
 __all__ = ["OperatingContract"]
 
@@ -72,6 +73,21 @@ class OperatingContract(SourceContract):
             after = await watcher.deliver(2)
             assert self.ids(after) == self.ids(before)
             assert {event.epoch for event in after} == {before[0].epoch + 1}
+
+    async def test_a_reset_starts_anew_in_a_higher_epoch(self, source: WatchedSource) -> None:
+        await self.put(source, "a", "b")
+        async with self.watch(source) as watcher:
+            before = await watcher.deliver()
+            key = watcher.trigger.key
+            stored = await watcher.store.load(key)
+            assert stored is not None
+            await watcher.store.save(key, reset_wire(stored), expected=stored)
+            after = await watcher.deliver(2)
+            assert self.ids(after) == self.ids(before)
+            assert {event.epoch for event in after} == {before[0].epoch + 1}
+            state = await watcher.stored()
+            assert state is not None
+            assert state.epoch == before[0].epoch + 1
 
     async def test_a_rewind_wins_over_what_is_in_flight(self, source: WatchedSource) -> None:
         await self.put(source, "a", "b")

@@ -14,6 +14,7 @@ from airflow.providers.watermark.testing.harness import Harness
 from airflow.providers.watermark.testing.recorder import Trouble
 from airflow.providers.watermark.testing.source import WatchedSource
 from airflow.providers.watermark.testing.watching.windowing import WindowSourceContract
+from airflow.providers.watermark.watermark import reset_wire
 
 __all__ = ["WindowsRestartingContract"]
 
@@ -243,6 +244,19 @@ class WindowsRestartingContract(WindowSourceContract):
             assert (again.low, again.high) == (second.low, second.high)
             assert again.epoch == second.epoch + 1
             assert again.event_id != second.event_id
+
+    async def test_a_reset_starts_anew_in_a_higher_epoch(self, source: WatchedSource) -> None:
+        await self.put(source, "a")
+        async with self.watch(source) as watcher:
+            (first,) = await watcher.deliver()
+            key = watcher.trigger.key
+            stored = await watcher.store.load(key)
+            assert stored is not None
+            await watcher.store.save(key, reset_wire(stored), expected=stored)
+            (again,) = await watcher.deliver()
+            assert (again.low, again.high) == (first.low, first.high)
+            assert again.epoch == first.epoch + 1
+            assert again.event_id != first.event_id
 
     async def test_an_operators_edit_replaces_an_intended_window(self, source: WatchedSource) -> None:
         await self.put(source, "a")
