@@ -19,9 +19,9 @@ _FIELDS: Final = "kind,items(name,timeCreated,generation,size),nextPageToken"
 
 # A page as the service writes it, in bytes.
 _HEAD: Final = re.compile(
-    rb'\{"kind":"storage#objects",(?:"nextPageToken":"([^"]*)",)?"items":\[(?=\{"name":"([^"]+)",)'
+    rb'\{"kind": ?"storage#objects", ?(?:"nextPageToken": ?"([^"]*)", ?)?"items": ?\[(?=\{"name":"([^"]+)",)'
 )
-_TAIL: Final = re.compile(rb'\{"name":"([^"]+)",[^][{}]*\}\](?:,"nextPageToken":"([^"]*)")?\}\s*')
+_TAIL: Final = re.compile(rb'\{"name":"([^"]+)",[^][{}]*\}\](?:, ?"nextPageToken": ?"([^"]*)")?\}\s*')
 _NAME: Final = b'{"name":"'
 _TIME: Final = b'"timeCreated":"'
 _STAMP: Final = b'0000-00-00T00:00:00.000Z"'
@@ -95,10 +95,8 @@ def _skim(body: bytes, keys: KeyRange, interest: Interest) -> Listing | None:
     if head is None or tail is None or None not in (head[1], tail[2]):
         return None
     stamps = [part[: len(_STAMP)] for part in body.split(_TIME)[1:]]
-    count = body.count(_NAME)
-    if not len(stamps) == count == body.count(b"}," + _NAME) + 1:
-        return None
-    if b"".join(stamps).translate(_DIGITS) != _STAMP * count:
+    count = body.count(b"},{") + 1
+    if len(stamps) != count or b"".join(stamps).translate(_DIGITS) != _STAMP * count:
         return None
     since = interest.since.astimezone(UTC).isoformat()[: len("2026-03-01T12:00:00")]
     first, last, token = head[2].decode(), tail[1].decode(), (head[1] or tail[2] or b"").decode()
