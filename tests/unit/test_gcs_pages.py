@@ -1,4 +1,4 @@
-"""Pages of GCS that hold no news are skimmed, and whatever is unusual about a page is left to the parser."""
+"""Pages of GCS with little news are skimmed, and whatever is unusual about a page is left to the parser."""
 
 from __future__ import annotations
 
@@ -54,6 +54,14 @@ def test_a_page_is_read_as_the_parser_reads_it(found, token):
     assert read_page(body, KeyRange(prefix=""), NO_KEYS, "the bucket") == parsed(body)
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_of_a_page_with_little_news_that_alone_is_parsed(place):
+    body = page_of(*(item(name, NEW if number == place else OLD) for number, name in enumerate("abc")))
+    page = skimmed(body)
+    assert page == parsed(body)
+    assert [each.key for each in page.objects] == ["abc"[place]]
+
+
 def test_a_page_without_news_is_skimmed():
     body = page_of(item("a"), item("b,}]{"), item("ü]"), nextPageToken="t")
     assert skimmed(body) == parsed(body)
@@ -66,7 +74,14 @@ def test_a_page_without_news_is_skimmed():
     "body",
     [
         pytest.param(page_of(), id="nothing"),
-        pytest.param(page_of(item("a"), item("b", NEW)), id="news"),
+        pytest.param(page_of(*(item(f"{number:04}", NEW) for number in range(100))), id="much news"),
+        pytest.param(page_of(item("},{")), id="what looks like the end of an item"),
+        pytest.param(
+            page_of(item("a", NEW), item("b"))
+            .replace(f',"timeCreated":"{OLD}"'.encode(), b"")
+            .replace(f'"{NEW}"'.encode(), f'"{NEW}","timeCreated":"{OLD}"'.encode()),
+            id="two times in one item and none in another",
+        ),
         pytest.param(page_of(item("a", "2026-03-01T11:59:59Z")), id="whole seconds"),
         pytest.param(page_of(item("a", "2026-03-01T11:59:59.000+00:00")), id="an offset"),
         pytest.param(page_of(item('a"b')), id="an escape"),

@@ -21,10 +21,13 @@ _FIELDS: Final = "kind,items(name,timeCreated,generation,size),nextPageToken"
 _HEAD: Final = re.compile(
     rb'\{"kind": ?"storage#objects", ?(?:"nextPageToken": ?"([^"]*)", ?)?"items": ?\[(?=\{"name":"([^"]+)",)'
 )
-_TAIL: Final = re.compile(rb'\{"name":"([^"]+)",[^][{}]*\}\](?:, ?"nextPageToken": ?"([^"]*)")?\}\s*')
+_TAIL: Final = re.compile(rb'\{"name":"([^"]+)",[^][{}]*(\}\])(?:, ?"nextPageToken": ?"([^"]*)")?\}\s*')
 _NAME: Final = b'{"name":"'
 _TIME: Final = b'"timeCreated":"'
 _STAMP: Final = b'0000-00-00T00:00:00.000Z"'
+_MANY: Final = 50
+"""Items of interest on a page, from which on it is parsed sooner as a whole than one by one."""
+
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 
 
@@ -83,26 +86,35 @@ def read_page(body: bytes, keys: KeyRange, interest: Interest, where: str) -> Li
 
 def _skim(body: bytes, keys: KeyRange, interest: Interest) -> Listing | None:
     """
-    Read a page without news, of which only the stamps are looked at: a JSON parser takes four times as long.
+    Read a page with little news, of which only the stamps are looked at: a JSON parser takes longer.
 
-    :return: ``None``: it may have news, or is unusual in some way, and a parser says what it is.
+    :return: ``None``: it has much news, or is unusual in some way, and a parser says what it is.
     :raises ValueError: A name is no UTF-8.
     """
     # Without escapes a string ends at its first quote, so what looks like a field's name and colon is one.
     if b"\\" in body or interest.keys is None or interest.keys or not isinstance(interest.since, datetime):
         return None
     head, tail = _HEAD.match(body), _TAIL.fullmatch(body, max(body.rfind(_NAME), 0))
-    if head is None or tail is None or None not in (head[1], tail[2]):
+    if head is None or tail is None or None not in (head[1], tail[3]):
         return None
     stamps = [part[: len(_STAMP)] for part in body.split(_TIME)[1:]]
     count = body.count(b"},{") + 1
     if len(stamps) != count or b"".join(stamps).translate(_DIGITS) != _STAMP * count:
         return None
-    since = interest.since.astimezone(UTC).isoformat()[: len("2026-03-01T12:00:00")]
-    first, last, token = head[2].decode(), tail[1].decode(), (head[1] or tail[2] or b"").decode()
-    if max(stamps) >= since.encode() or first == keys.after:
+    since = interest.since.astimezone(UTC).isoformat()[: len("2026-03-01T12:00:00")].encode()
+    first, last, token = head[2].decode(), tail[1].decode(), (head[1] or tail[3] or b"").decode()
+    fresh = [index for index, stamp in enumerate(stamps) if stamp >= since]
+    if len(fresh) > _MANY or first == keys.after:
         return None
-    return Listing(objects=[], first=first, last=last, count=count, token=token or None)
+    texts = body[head.end() + 1 : tail.start(2)].split(b"},{") if fresh else []
+    items = [json.loads(b"{%b}" % texts[index]) for index in fresh]
+    if any(
+        item["timeCreated"] != stamps[index][:-1].decode() for index, item in zip(fresh, items, strict=True)
+    ):
+        return None
+    return Listing(
+        objects=list(map(_listed, items)), first=first, last=last, count=count, token=token or None
+    )
 
 
 def _of_interest(items: list[dict[str, Any]], interest: Interest) -> list[dict[str, Any]]:
