@@ -9,7 +9,7 @@ import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 import pytest
@@ -21,6 +21,9 @@ from airflow.providers.watermark.stores.object_storage.store import _FOLDERS, ob
 from airflow.providers.watermark.testing import StoreBackend
 from devtools.s3_servers import S3Server, free_port, ministack, moto
 from devtools.server_process import ServerProcess, scratch_folder
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 BUCKET = "lake"
 
@@ -180,6 +183,7 @@ def object_folder(name: str, scratch: Path) -> Iterator[ObjectFolder]:
                 folder.folder.mkdir()
                 url = folder.folder.as_uri()
             case "memory":
+                stack.enter_context(_known_to_airflow("memory", MemoryFileSystem))
                 folder, url = InMemory(), "memory://marks"
             case "ministack" | "moto":
                 server = stack.enter_context(ministack() if name == "ministack" else moto())
@@ -224,3 +228,17 @@ def _answers(port: int) -> Any:
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
         connection.request("GET", "/storage/v1/b")
         return connection.getresponse().status
+
+
+@contextlib.contextmanager
+def _known_to_airflow(scheme: str, file_system: type[AbstractFileSystem]) -> Iterator[None]:
+    """Register a file system, as a provider of one does."""
+    from airflow.sdk.io import fs
+
+    fs._BUILTIN_SCHEME_TO_FS[scheme] = lambda *_: file_system()
+    fs._register_filesystems.cache_clear()
+    try:
+        yield
+    finally:
+        del fs._BUILTIN_SCHEME_TO_FS[scheme]
+        fs._register_filesystems.cache_clear()

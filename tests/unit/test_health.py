@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -18,12 +19,13 @@ from airflow.providers.watermark.watermark import WatermarkState
 
 KEY = WatermarkKey("orders", "things", "key")
 SOURCE = {"watcher": "things"}
-TAGS = {"asset": "orders", "watcher": "things"}
+TAGS = {"asset": "orders", "watcher": "things", "source": "things://here"}
 
 
 class Trigger:
     asset_name = "orders"
     watcher_name = "things"
+    source = "things://here"
     log = logging.getLogger("airflow.providers.watermark.triggers")
 
     def __init__(self):
@@ -169,6 +171,14 @@ async def test_events_changes_errors_and_durations_are_measured(health, metrics)
     assert [count for name, count in metrics.sent if name == "watermark.changes"] == [3, 0]
     assert metrics.last("errors") == 1
     assert metrics.last("poll_duration") == 500
+
+
+async def test_the_first_metric_is_sent_from_another_thread(health, metrics, monkeypatch):
+    threads = []
+    monkeypatch.setattr(metrics, "gauge", lambda *_, **__: threads.append(threading.current_thread()))
+    await health.begin()
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 async def test_gauges_tell_what_is_uncommitted_seen_and_asked(health, metrics, trigger, committer):

@@ -72,6 +72,7 @@ class Watch:
         saver = asyncio.create_task(committer.run())
         health, is_open = self._health, False
         try:
+            await health.begin()
             while True:
                 began = time.monotonic()
                 try:
