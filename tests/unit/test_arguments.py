@@ -69,6 +69,11 @@ def test_the_defaults_are_those_of_the_documentation():
         "exclude": [],
         "max_upload_age": 86400.0,
         "max_objects_per_event": 500,
+        "list_concurrency": 8,
+        "scan": "full",
+        "lookback_keys": 1000,
+        "partition_lookback": 172800.0,
+        "reconcile_interval": 86400.0,
         "request_payer": None,
         "expected_bucket_owner": None,
     }
@@ -395,6 +400,11 @@ def test_arguments_come_back_from_airflows_encoders_as_they_were(given_):
 # --- what a watermark is named after ------------------------------------------------------------------------
 
 TUNING = {
+    "list_concurrency": 1,
+    "scan": "ordered",
+    "lookback_keys": 5,
+    "partition_lookback": 0.0,
+    "reconcile_interval": 60.0,
     "poll_interval": 1.0,
     "late_arrival": 1.0,
     "max_event_bytes": 10000,

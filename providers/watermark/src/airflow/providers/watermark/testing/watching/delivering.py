@@ -203,7 +203,7 @@ class LimitsContract(SourceContract):
             state = await watcher.stored()
             assert state is not None
             assert len(state.seen) <= 3
-            await source.advance(source.late_arrival + source.step)
+            await source.settle()
             events += await watcher.deliver(2)
         assert sorted(self.names(source, events)) == names
 

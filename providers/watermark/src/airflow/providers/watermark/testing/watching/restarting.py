@@ -83,7 +83,7 @@ class RestartingContract(SourceContract):
         self, source: WatchedSource
     ) -> None:
         await self.put(source, "a", "b", "c", "d")
-        await source.advance(source.late_arrival + source.step)
+        await source.settle()
         async with self.watch(source, count_limit=2) as watcher:
             first, second = await watcher.sweep()
             await watcher.acknowledge(first)
