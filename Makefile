@@ -28,7 +28,7 @@ OUT ?= $(if $(QUICK)$(OBJECTS)$(REPEATS)$(ONLY),$(BUILD)/benchmarks,benchmarks)
 OLD_AIRFLOWS := 3.0.6@2025-09-05 3.1.8@2026-03-20 3.2.2@2026-06-01
 AIRFLOW_VENV = .venv-airflow-$(AIRFLOW)
 # What depends on Airflow's release most.
-VERSION_TESTS := tests/versions $(patsubst %,tests/unit/test_%.py,arguments assets delivery presuming stores watching)
+VERSION_TESTS := tests/versions $(patsubst %,tests/unit/test_%.py,delivery presuming stores watching)
 
 SOURCES := $(wildcard .ci benchmarks devtools example_dags providers tests)
 
