@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from airflow.providers.watermark.cli.running import Store, choose, print_rows
 from airflow.providers.watermark.exceptions import StateError, StoreError
 from airflow.providers.watermark.position import BEGINNING, Position, encode_position
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey
+from airflow.providers.watermark.triggers.health import age_of
 from airflow.providers.watermark.watermark import WatermarkState, is_reset
 
-__all__ = ["age_of", "list", "show", "text_of"]
+__all__ = ["list", "show", "text_of"]
 
 
 async def list(args: argparse.Namespace) -> None:  # noqa: A001 - a command's function has its name
@@ -107,10 +108,3 @@ def text_of(position: Position) -> str:
         return "beginning"
     wire = encode_position(position)
     return wire["value"] if isinstance(wire["value"], str) else json.dumps(wire["value"])
-
-
-def age_of(position: Position) -> float | None:
-    """Give the age of a position in seconds, by this machine's clock; ``None`` if it tells no instant."""
-    if not isinstance(position, datetime) or position.tzinfo is None:
-        return None
-    return (datetime.now(UTC) - position).total_seconds()

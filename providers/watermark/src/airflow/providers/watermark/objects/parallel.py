@@ -22,7 +22,6 @@ __all__ = ["Lister", "read_ranges"]
 MAX_AHEAD: Final = 16384
 """Objects and pages that are kept until their turn comes; then only the part whose turn it is goes on."""
 
-
 MAX_PREFIXES: Final = 256
 """Prefixes whose landmarks are kept beside those of the present listing."""
 
@@ -65,26 +64,22 @@ class Lister:
             part for keys in ranges for part in self.landmarks(keys.prefix).split(keys, self.pace.concurrency)
         ]
         seen = [Landmarks() for _ in ranges]
-        number, ended = 0, 0
+        ended = 0
         try:
             async with aclosing(read_ranges(self.pace, parts, interest)) as pages:
                 async for part, page in pages:
-                    while ranges[number].prefix != part.prefix:
-                        number = ended = number + 1
+                    while ranges[ended].prefix != part.prefix:
+                        ended += 1
                     if page.last is not None:
-                        seen[number].add(page.last, page.count)
+                        seen[ended].add(page.last, page.count)
                     yield page
             ended = len(ranges)
         finally:
-            for keys, marks, has_ended in zip(ranges, seen, _flags(ended, len(ranges)), strict=True):
-                is_at_end = has_ended and keys.until is None
+            for number, (keys, marks) in enumerate(zip(ranges, seen, strict=True)):
+                is_at_end = number < ended and keys.until is None
                 if is_at_end or marks.last is not None:
                     until = None if is_at_end else marks.last
                     self.landmarks(keys.prefix).replace(marks, after=keys.after, until=until)
-
-
-def _flags(ended: int, number: int) -> list[bool]:
-    return [True] * ended + [False] * (number - ended)
 
 
 class _Reader:

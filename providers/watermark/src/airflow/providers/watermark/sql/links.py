@@ -18,7 +18,7 @@ from airflow.providers.watermark.exceptions import ConfigurationError
 from airflow.providers.watermark.values import Interval
 from airflow.providers.watermark.version_compat import call_supervised
 
-__all__ = ["PostgresLink"]
+__all__ = ["PostgresLink", "connect_options"]
 
 MAX_LINKS: Final = 4
 """Connections of one process to one database."""
@@ -169,28 +169,16 @@ class PostgresLink:
 
         def read() -> dict[str, Any]:
             connection = hook.get_connection(self._conn_id)
-            extra = dict(connection.extra_dejson)
-            login, password, port = connection.login, connection.password, connection.port
-            if extra.get("iam"):
+            options = connect_options(
+                connection,
+                application_name=self.title,
+                default_transaction_read_only="on",
+                statement_timeout=str(int(STATEMENT_TIMEOUT * 1000)),
+            )
+            if connection.extra_dejson.get("iam"):
                 login, password, port = hook.get_iam_token(connection)
-            settings = {
-                "application_name": self.title,
-                "default_transaction_read_only": "on",
-                "statement_timeout": str(int(STATEMENT_TIMEOUT * 1000)),
-            }
-            if extra.get("options"):
-                settings["options"] = extra["options"]
-            # asyncpg reads the TLS files from a DSN only; the other arguments win over it.
-            tls = {name: extra[name] for name in _TLS_OPTIONS if extra.get(name)}
-            return {
-                "dsn": f"postgresql://?{urlencode(tls)}",
-                "host": connection.host,
-                "port": int(port) if port else None,
-                "user": login,
-                "password": password,
-                "database": connection.schema,
-                "server_settings": settings,
-            }
+                options |= {"user": login, "password": password, "port": int(port) if port else None}
+            return options
 
         try:
             return await call_supervised(read)
@@ -200,3 +188,27 @@ class PostgresLink:
                 "correct it"
             )
             raise ConfigurationError(msg) from error
+
+
+def connect_options(connection: Any, **settings: str) -> dict[str, Any]:
+    """
+    Say to asyncpg what an Airflow connection to Postgres says.
+
+    :param connection: The Airflow connection.
+    :param settings: Settings of the session.
+    :return: Arguments for ``asyncpg.connect``.
+    """
+    extra = connection.extra_dejson
+    if extra.get("options"):
+        settings["options"] = extra["options"]
+    # asyncpg reads the TLS files from a DSN only; the other arguments win over it.
+    tls = {name: extra[name] for name in _TLS_OPTIONS if extra.get(name)}
+    return {
+        "dsn": f"postgresql://?{urlencode(tls)}",
+        "host": connection.host,
+        "port": int(connection.port) if connection.port else None,
+        "user": connection.login,
+        "password": connection.password,
+        "database": connection.schema,
+        "server_settings": settings,
+    }

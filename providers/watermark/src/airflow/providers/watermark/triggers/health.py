@@ -14,15 +14,15 @@ from airflow.providers.watermark.delivery import Committer
 from airflow.providers.watermark.exceptions import WatermarkError
 from airflow.providers.watermark.position import Position
 from airflow.providers.watermark.version_compat import stats
+from airflow.providers.watermark.watermark import WatermarkState
 
 if TYPE_CHECKING:
     from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
 
-__all__ = ["Health"]
+__all__ = ["Health", "age_of"]
 
 STATUS_INTERVAL: Final = 300.0
 """Seconds from one save of the status to the next, while nothing but its figures changes."""
-
 
 _first_metric: Final = threading.Lock()
 
@@ -116,13 +116,20 @@ class Health:
         committed = self._committer.committed
         return (committed.status if committed is not None else None) or {}
 
+    @property
+    def _state(self) -> WatermarkState | None:
+        return self._committer.head or self._committer.committed
+
+    @property
+    def _seen(self) -> int:
+        return 0 if self._state is None else len(self._state.seen)
+
     def _figures(self) -> dict[str, str]:
-        state = self._committer.head or self._committer.committed
         polled = self._polled or self._stored.get("polled")
         return {
             **({"polled": polled} if polled else {}),
             "delivered": str(self._delivered),
-            "seen": str(len(state.seen) if state is not None else 0),
+            "seen": str(self._seen),
             **self._trigger.facts,
         }
 
@@ -142,16 +149,23 @@ class Health:
         the last reading that came to its end, since a low watermark of windows stays where it is while
         nothing is new.
         """
-        state = self._committer.head or self._committer.committed
-        covered = self.covered if self.covered is not None else (state.low if state is not None else None)
-        if isinstance(covered, datetime) and covered.tzinfo is not None:
-            lag = (datetime.now(UTC) - covered).total_seconds()
+        covered = self.covered
+        if covered is None and self._state is not None:
+            covered = self._state.low
+        if (lag := age_of(covered)) is not None:
             self._stats.gauge("watermark.lag_seconds", lag, tags=self._tags)
         self._stats.gauge("watermark.uncommitted", self._committer.uncommitted, tags=self._tags)
-        self._stats.gauge("watermark.seen", len(state.seen) if state is not None else 0, tags=self._tags)
+        self._stats.gauge("watermark.seen", self._seen, tags=self._tags)
         requests = self._trigger.facts.get("requests")
         if requests is not None:
             self._stats.gauge("watermark.requests", int(requests), tags=self._tags)
+
+
+def age_of(position: Position | None) -> float | None:
+    """Give the age of a position in seconds, by this machine's clock; ``None`` if it tells no instant."""
+    if not isinstance(position, datetime) or position.tzinfo is None:
+        return None
+    return (datetime.now(UTC) - position).total_seconds()
 
 
 def _now() -> str:

@@ -6,10 +6,10 @@ import asyncio
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
 from weakref import WeakKeyDictionary
 
 from airflow.providers.watermark.exceptions import ConfigurationError
+from airflow.providers.watermark.sql.links import connect_options
 from airflow.providers.watermark.stores.base import has_supervisor
 from airflow.providers.watermark.version_compat import call_supervised, get_connection
 
@@ -28,7 +28,6 @@ _DIALECTS: Final = {
     "mariadb": "mysql+aiomysql",
     "sqlite": "sqlite+aiosqlite",
 }
-_TLS_OPTIONS: Final = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl")
 
 
 @dataclass(slots=True)
@@ -148,22 +147,8 @@ def explained(error: Exception) -> str:
 async def _open_postgres(connection: Any) -> Any:
     import asyncpg  # type: ignore[import-untyped, unused-ignore]
 
-    extra = connection.extra_dejson
-    # asyncpg reads the TLS files from a DSN only; the other arguments win over it.
-    tls = {name: extra[name] for name in _TLS_OPTIONS if extra.get(name)}
-    settings = {"application_name": "airflow-provider-watermark"}
-    if extra.get("options"):
-        settings["options"] = extra["options"]
-    return await asyncpg.connect(
-        f"postgresql://?{urlencode(tls)}",
-        host=connection.host,
-        port=int(connection.port) if connection.port else None,
-        user=connection.login,
-        password=connection.password,
-        database=connection.schema,
-        server_settings=settings,
-        timeout=CONNECT_TIMEOUT,
-    )
+    options = connect_options(connection, application_name="airflow-provider-watermark")
+    return await asyncpg.connect(**options, timeout=CONNECT_TIMEOUT)
 
 
 async def _open_mysql(connection: Any) -> Any:
