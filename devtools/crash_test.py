@@ -318,13 +318,22 @@ def main() -> int:
     """Run the command line, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m devtools.crash_test", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10, help="interruptions (default: %(default)s)")
+    return run_seeded(parser, lambda arguments, seed: run(arguments.rounds, seed))
+
+
+def run_seeded(parser: argparse.ArgumentParser, test: Callable[[argparse.Namespace, int], Report]) -> int:
+    """Run a test from the command line, print its report, and return the exit status.
+
+    :param parser: knows the test's own arguments
+    :param test: is given the arguments and a seed
+    """
     parser.add_argument("--seed", type=int, help="repeat the schedule of an earlier test")
     arguments = parser.parse_args()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     seed = random.SystemRandom().randrange(10_000) if arguments.seed is None else arguments.seed
     try:
-        report = run(arguments.rounds, seed)
+        report = test(arguments, seed)
     except KeyboardInterrupt:
         print("\nInterrupted: everything was stopped.")
         return 130

@@ -31,10 +31,9 @@ import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from datetime import UTC, datetime
 from email.utils import formatdate
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from devtools.gcs_servers import GcsServer
 from devtools.gcs_wire import (
@@ -50,11 +49,12 @@ from devtools.gcs_wire import (
     select,
     token,
 )
+from devtools.stub_server import StubServer
 
 Fault = Literal["empty_pages", "same_token", "cut_off", "no_date", "slow", "page_for_people", "empty_answer"]
 
 
-class StubGCS:
+class StubGCS(StubServer):
     """The server: a context manager that serves from a thread of its own. Every method is thread-safe.
 
     :param bucket: the name of its one bucket.
@@ -62,8 +62,8 @@ class StubGCS:
     """
 
     def __init__(self, bucket: str = "lake", *, port: int = 0) -> None:
+        super().__init__("gcs-stub", port)
         self.bucket = bucket
-        self.port = port
         self.clock: Callable[[], float] = time.time
         """What time it is, in seconds since 1970."""
         self.page_limit = 1000
@@ -82,24 +82,6 @@ class StubGCS:
         self._rendered: dict[tuple[object, ...], bytes] = {}
         self._rules: list[Rule] = []
         self._lock = threading.RLock()
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = asyncio.Event()
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    def __enter__(self) -> Self:
-        ready: Future[None] = Future()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(ready)), name="gcs-stub", daemon=True
-        )
-        self._thread.start()
-        ready.result()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._loop and self._thread:
-            self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join()
 
     @property
     def server(self) -> GcsServer:
@@ -238,28 +220,6 @@ class StubGCS:
             return self._rendered[key]
 
     # -- HTTP -----------------------------------------------------------------------------------------
-
-    async def _serve(self, ready: Future[None]) -> None:
-        try:
-            server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
-        except OSError as error:
-            ready.set_exception(error)
-            return
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        self.port = server.sockets[0].getsockname()[1]
-        ready.set_result(None)
-        await self._stopping.wait()
-        server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while await self._exchange(reader, writer):
-                pass
-        self._writers.discard(writer)
-        writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer one request; return whether the connection goes on."""

@@ -33,11 +33,10 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from itertools import islice
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from devtools.s3_servers import S3Server
 from devtools.s3_store import S3Error, Store, Upload, md5
@@ -55,6 +54,7 @@ from devtools.s3_wire import (
     xml,
     xml_reply,
 )
+from devtools.stub_server import StubServer
 
 Fault = Literal["truncated_without_token", "same_token_twice", "cut_off", "no_date", "slow"]
 
@@ -62,7 +62,7 @@ ACCOUNT = "000000000000"
 """The owner of the bucket, for ``ExpectedBucketOwner``."""
 
 
-class StubS3(Store):
+class StubS3(StubServer, Store):
     """The server: a context manager that serves from a thread of its own. Every method is thread-safe.
 
     :param bucket: the name of its one bucket.
@@ -70,18 +70,14 @@ class StubS3(Store):
     """
 
     def __init__(self, bucket: str = "lake", *, port: int = 0) -> None:
-        super().__init__()
+        Store.__init__(self)
+        StubServer.__init__(self, "s3-stub", port)
         self.bucket = bucket
-        self.port = port
         self.requests: deque[Request] = deque(maxlen=100_000)
         """The access log, oldest first, requests answered with an error included."""
         self.on_request: Callable[[Request], None] | None = None
         """Called before each request is answered: to change the store between two pages, say."""
         self._rules: list[Rule] = []
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = asyncio.Event()
-        self._writers: set[asyncio.StreamWriter] = set()
         self._operations: dict[str, Callable[[Call], Reply]] = {
             "HeadBucket": lambda _: Reply(headers={"x-amz-bucket-region": self.server.region}),
             "ListObjectsV2": self._list_objects,
@@ -95,13 +91,6 @@ class StubS3(Store):
             "CompleteMultipartUpload": self._complete_upload,
             "AbortMultipartUpload": self._abort_upload,
         }
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def server(self) -> S3Server:
@@ -120,22 +109,6 @@ class StubS3(Store):
     def airflow_connection_json(self) -> str:
         """Return an Airflow AWS connection as JSON text."""
         return self.server.airflow_connection_json()
-
-    def start(self) -> None:
-        """Listen; a server that was stopped listens on its former port, with all it had stored."""
-        ready: Future[None] = Future()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(ready)), name="s3-stub", daemon=True
-        )
-        self._thread.start()
-        ready.result()
-
-    def stop(self) -> None:
-        """Break every connection and refuse new ones."""
-        if self._loop and self._thread:
-            self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join()
-            self._loop = self._thread = None
 
     def fail(
         self,
@@ -304,30 +277,7 @@ class StubS3(Store):
             raise S3Error("NotImplemented", call.request.operation)
         return self._operations[call.request.operation]
 
-    async def _serve(self, ready: Future[None]) -> None:
-        try:
-            server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
-        except OSError as error:
-            ready.set_exception(error)
-            return
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        self.port = server.sockets[0].getsockname()[1]
-        ready.set_result(None)
-        await self._stopping.wait()
-        server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        # Cancelled when the loop ends; a task of start_server that says so is reported as failed.
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while await self._answer(reader, writer):
-                pass
-        self._writers.discard(writer)
-        writer.close()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer one request; return whether the connection goes on."""
         method, call = await read(reader, writer)
         self.requests.append(call.request)

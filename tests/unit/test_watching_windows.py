@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from datetime import timedelta
@@ -11,20 +10,20 @@ from datetime import timedelta
 import pytest
 
 from airflow.providers.watermark.change import Window
-from airflow.providers.watermark.delivery import Committer
-from airflow.providers.watermark.stores.memory import MemoryStore
 from airflow.providers.watermark.testing.doubles import Entry, ListSource, ListWindowTrigger
-from airflow.providers.watermark.triggers.watching import Watch
+from tests.unit.watching_now import WatchingNow
 
 SECOND = timedelta(seconds=1)
 
 
-class Running:
-    """A watcher of windows at work, whose events are stored at once."""
+class Running(WatchingNow):
+    """A watcher of windows at work."""
+
+    patience = 20.0
 
     def __init__(self, trigger_class=ListWindowTrigger, **arguments):
         self.source = ListSource("windows")
-        self.trigger = trigger_class(
+        trigger = trigger_class(
             asset_name="orders",
             list_name="windows",
             start_from="beginning",
@@ -33,39 +32,10 @@ class Running:
             commit_delay=0.02,
             **arguments,
         )
-        self.store = MemoryStore()
-        self.committer = Committer(
-            lambda: self.store,
-            self.trigger.key,
-            source=self.trigger.fingerprint,
-            commit_delay=0.02,
-            log=self.trigger.log,
-        )
-        self.events = []
+        super().__init__(trigger)
 
     def put(self, name, stamp):
         self.source.entries[name] = Entry(1, stamp)
-
-    async def __aenter__(self):
-        self.task = asyncio.create_task(self._work())
-        return self
-
-    async def __aexit__(self, *_):
-        self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.task
-
-    async def _work(self):
-        async with contextlib.aclosing(Watch(self.trigger, self.committer).run()) as emissions:
-            async for emission in emissions:
-                if emission.payload is not None:
-                    self.events.append(emission.payload)
-                self.committer.acknowledge(emission)
-
-    async def until_events(self, number):
-        async with asyncio.timeout(20):
-            while len(self.events) < number:  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.01)
 
 
 async def test_what_is_stamped_after_a_clock_was_set_back_is_in_a_window_of_a_new_epoch():
@@ -96,7 +66,7 @@ async def test_a_window_that_does_not_move_on_is_an_error_and_no_event(caplog):
     caplog.set_level(logging.ERROR)
     running = Running(Stuck)
     async with running, asyncio.timeout(20):
-        while "which is not after" not in caplog.text:  # noqa: ASYNC110 - likewise
+        while "which is not after" not in caplog.text:  # noqa: ASYNC110 - a log has no event
             await asyncio.sleep(0.01)
     assert running.events == []
 
