@@ -86,7 +86,7 @@ class Story:
         self._airflow.start("dag-processor", "triggerer", "scheduler", "api-server")
         self._say("airflow", "scheduler, Dag processor, triggerer and API server are starting")
         metadata = self._airflow.metadata
-        watermarks = functools.partial(metadata.variable_names, "watermark:")
+        watermarks = functools.partial(metadata.variable_names, f"watermark:s3:{ASSET}:")
         steps: dict[str, Callable[[], object]] = {
             f"the API server answers: {self._airflow.url} (no login)": self._api_answers,
             "the Dag processor has read the Dag": lambda: metadata.watching_triggers(ASSET),
