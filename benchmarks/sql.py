@@ -2,15 +2,19 @@
 The SQL watcher beside its peer, ``DbApiHook.get_records`` in a thread, on one Postgres and in one run.
 
 ``python -m benchmarks.sql [--rows N]`` makes a table of N rows (5,000,000 unless said otherwise), and
-measures, each several times in turn, with medians: an empty poll (latency, CPU); changed rows read (rows a
-second, longest hold of the event loop, memory); the buffers that an empty poll reads.
+measures, each several times in turn, with medians: an empty poll (latency, CPU); changed rows found as
+windows, and read as keys and rows up to the JSON of their events (rows a second, longest hold of the event
+loop, memory); rows that are read again between the settled bound and now, since they are in the state's seen
+set; and the buffers that an empty poll reads.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
+import logging
 import os
 import resource
 import statistics
@@ -28,6 +32,12 @@ from airflow.providers.watermark.watermark import Sweep, WatermarkState
 from devtools.databases import Postgres, postgres
 
 BASE = datetime(2026, 1, 1, tzinfo=UTC)
+REMEMBERED = 65536
+"""The most that ``max_seen`` may be."""
+
+POLLS = 10
+"""Polls at a time: one alone takes less than what measures it."""
+
 COLUMNS = ["name", "amount", "note"]
 QUERY = "SELECT {} FROM big WHERE updated_at > %s ORDER BY updated_at, id"
 EMPTY_POLLS = {
@@ -122,9 +132,22 @@ class Peers:
         sweep = self.sweep(after, seen)
         return sum([len(page.changes) async for page in self.trigger.read_changes(sweep)])
 
-    async def deliver(self, after: datetime) -> dict[str, Position]:
-        """Read as a sweep does, and make events, up to their JSON text; give what was delivered."""
-        sweep, trigger = self.sweep(after), self.trigger
+    async def count(self, after: datetime) -> int:
+        """Find windows, one after another, as a sweep does."""
+        low: Position = after
+        found = 0
+        while window := await self.trigger.find_window(low, self.last, None):
+            low, found = window.high, found + window.count
+        return found
+
+    async def deliver(self, after: datetime, *, settled: bool = True) -> dict[str, Position]:
+        """
+        Read as a sweep does, and make events, up to their JSON text.
+
+        :param settled: Whether the rows are settled, as a backlog is; else all are remembered.
+        :return: What is remembered.
+        """
+        sweep, trigger = self.sweep(after, bound=self.last if settled else BEGINNING), self.trigger
         batch = Batch(
             watcher=trigger.watcher_name,
             source=trigger.source,
@@ -145,10 +168,15 @@ class Peers:
         json.dumps(batch.close())
         return dict(sweep.snapshot().seen)
 
-    def sweep(self, after: datetime, seen: Mapping[str, Position] = MappingProxyType({})) -> Sweep:
-        """Begin a sweep in which nothing is settled yet, so that all that is delivered is remembered."""
+    def sweep(
+        self,
+        after: datetime,
+        seen: Mapping[str, Position] = MappingProxyType({}),
+        bound: Position = BEGINNING,
+    ) -> Sweep:
+        """Begin a sweep after a low watermark and a seen set; without a bound nothing is settled yet."""
         state = WatermarkState(source={}, low=after, seen=seen)
-        return Sweep(state, HighWatermark(bound=BEGINNING), max_seen=10**9)
+        return Sweep(state, HighWatermark(bound=bound), max_seen=REMEMBERED)
 
     async def poll(self) -> None:
         """Ask all that a sweep asks: the clock, the open transactions, and the rows."""
@@ -159,10 +187,14 @@ class Peers:
 async def measure(database: Postgres, rows: int, changed: int, rounds: int) -> None:
     """Print the figures."""
     peers = Peers(rows)
+    began = time.perf_counter()
+    gc.collect()
+    collection = (time.perf_counter() - began) * 1000
+    print(f"a full garbage collection holds the loop for {collection:.0f} ms; what follows leaves it out")
     await peers.trigger.open()
     await measure_empty_polls(peers, rows, rounds * 20)
     await peers.trigger.close()
-    for payload in ("rows", "keys"):
+    for payload in ("window", "rows", "keys"):
         peers.watch(payload)
         await peers.trigger.open()
         await measure_changed_rows(peers, changed, rounds)
@@ -182,40 +214,83 @@ async def measure_empty_polls(peers: Peers, rows: int, rounds: int) -> None:
         "query": lambda: peers.read(last),
         "whole poll": peers.poll,
     }
-    runs: dict[str, list[tuple[float, float, float, int]]] = {name: [] for name in polls}
-    for _ in range(rounds):
-        for name, poll in polls.items():
-            runs[name].append(await timed(poll))
+    print(f"\nempty poll, {rows} rows, {rounds} rounds of {POLLS} polls (medians)")
+    runs = await rounds_of({name: repeat(poll, POLLS) for name, poll in polls.items()}, rounds)
     base = [statistics.median(run[index] for run in runs["get_records"]) for index in range(2)]
-    print(f"\nempty poll, {rows} rows, {rounds} rounds (medians)")
     for name, figures in runs.items():
         latency, cpu = (statistics.median(run[index] for run in figures) for index in range(2))
         print(
-            f"  {name:<12} {latency * 1000:8.3f} ms (1/{base[0] / latency:.0f})   "
-            f"CPU {cpu * 1000:7.3f} ms (1/{base[1] / cpu:.0f})"
+            f"  {name:<12} {latency / POLLS * 1000:8.3f} ms (1/{base[0] / latency:.1f})   "
+            f"CPU {cpu / POLLS * 1000:7.3f} ms (1/{base[1] / cpu:.1f})"
         )
 
 
+def repeat(function: Callable[[], Awaitable[Any]], times: int) -> Callable[[], Awaitable[None]]:
+    """Do the same some times."""
+
+    async def work() -> None:
+        for _ in range(times):
+            await function()
+
+    return work
+
+
+async def rounds_of(
+    ways: Mapping[str, Callable[[], Awaitable[Any]]], rounds: int
+) -> dict[str, list[tuple[float, float, float, int]]]:
+    """
+    Take turns.
+
+    What is in memory before is taken out of Python's garbage collection: a full one looks at all of Airflow's
+    modules, and would be most of each hold. How long it takes is told apart.
+    """
+    runs: dict[str, list[tuple[float, float, float, int]]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            gc.collect()
+            gc.freeze()
+            runs[name].append(await timed(way))
+            gc.unfreeze()
+    return runs
+
+
 async def measure_changed_rows(peers: Peers, changed: int, rounds: int) -> None:
-    """Compare reading many rows; ours goes first, since the peak of memory never falls."""
+    """Compare what becomes of many rows; ours goes first, since the peak of memory never falls."""
     low = peers.last - timedelta(seconds=changed)
-    print(f"\n{changed} changed rows, payload={peers.trigger.payload!r}, {rounds} rounds (medians)")
-    seen = await peers.deliver(low)
-    assert len(seen) == changed
-    assert await peers.read(low, seen) == 0
-    ways: dict[str, Callable[[], Awaitable[Any]]] = {
-        "ours, all delivered already": lambda: peers.read(low, seen),
-        "ours, all made into events": lambda: peers.deliver(low),
-        "get_records, tuples": lambda: peers.get_records(low),
-        "get_records, rows as JSON": lambda: peers.get_records_as_json(low),
-    }
-    runs = {name: [await timed(way) for _ in range(rounds)] for name, way in ways.items()}
+    payload = peers.trigger.payload
+    print(f"\n{changed} changed rows, payload={payload!r}, {rounds} rounds (medians)")
+    ways: dict[str, Callable[[], Awaitable[Any]]]
+    if payload == "window":
+        assert await peers.count(low) == changed
+        ways = {"ours, found as windows": lambda: peers.count(low)}
+    else:
+        ways = {"ours, made into events": lambda: peers.deliver(low)}
+    ways["get_records, tuples"] = lambda: peers.get_records(low)
+    if payload != "window":
+        ways["get_records, as JSON"] = lambda: peers.get_records_as_json(low)
+    show(await rounds_of(ways, rounds), changed)
+    if payload != "window":
+        again = min(changed, REMEMBERED)
+        print(f"{again} rows read again")
+        low = peers.last - timedelta(seconds=again)
+        seen = await peers.deliver(low, settled=False)
+        assert len(seen) == again
+        assert await peers.read(low, seen) == 0
+        ways = {
+            "ours, all delivered already": lambda: peers.read(low, seen),
+            "get_records, tuples": lambda: peers.get_records(low),
+        }
+        show(await rounds_of(ways, rounds * 3), again)
+
+
+def show(runs: Mapping[str, list[tuple[float, float, float, int]]], changed: int) -> None:
+    """Print a line for each way."""
     base = statistics.median(run[0] for run in runs["get_records, tuples"])
     for name, figures in runs.items():
         seconds, cpu, hold = (statistics.median(run[index] for run in figures) for index in range(3))
         print(
             f"  {name:<28} {changed / seconds:8.0f} rows/s ({base / seconds:.2f}x)   CPU {cpu:6.2f} s   "
-            f"longest hold {hold * 1000:7.1f} ms   memory +{max(run[3] for run in figures) / 1024:.0f} MiB"
+            f"longest hold {hold * 1000:7.1f} ms   memory +{figures[0][3] / 1024:.0f} MiB"
         )
 
 
@@ -226,6 +301,7 @@ def main() -> None:
     parser.add_argument("--changed", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    logging.getLogger("airflow.task").setLevel(logging.WARNING)  # the hook tells of each query
     with postgres() as database:
         fill(database, options.rows)
         os.environ["AIRFLOW_CONN_PG"] = database.airflow_connection_json()

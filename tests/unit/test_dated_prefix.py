@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -110,6 +111,35 @@ async def test_a_restart_does_not_reconcile_before_its_time():
     watched.restart()
     watched.pass_time(HOUR)
     assert (await watched.poll())[1] == 4
+
+
+async def test_after_a_rewind_strays_come_again_at_once():
+    watched = Watched()
+    await watched.poll()
+    watched.pass_time(HOUR)
+    watched.put("stray", days=-20)
+    watched.pass_time(DAY)
+    assert (await watched.poll())[0] == ["stray"]
+    rewound = replace(watched.state, low=START, stray_low=START, epoch=watched.state.epoch + 1)
+    watched.state = watched.trigger._committer.head = rewound
+    watched.pass_time(HOUR)
+    assert (await watched.poll())[0] == ["stray"]
+    watched.pass_time(HOUR)
+    assert (await watched.poll()) == ([], 4)
+
+
+@pytest.mark.parametrize(
+    ("argument", "without"),
+    [
+        ({"lookback_keys": 5}, "scan='ordered'"),
+        ({"partition_lookback": 60.0}, "dates in the prefix"),
+        ({"reconcile_interval": 60.0}, "dates in the prefix"),
+    ],
+)
+def test_an_argument_that_would_mean_nothing_is_refused(argument, without):
+    trigger = LocalPrefixTrigger(asset_name="events", bucket_name="b", prefix="e/", **argument)
+    with pytest.raises(InvalidArgumentError, match=f"means nothing without {without}"):
+        trigger.serialize()
 
 
 async def test_from_the_beginning_all_is_delivered_at_once():

@@ -298,6 +298,19 @@ def test_keys_out_of_order_within_an_old_page_are_seen_if_it_is_read_whole():
     assert scan_page(body, interest).objects == ()
 
 
+def test_news_out_of_order_on_a_page_stay_so_and_are_refused_by_whoever_lists():
+    times = {"a": NOON, "c": NOON + 9 * SECOND, "b": NOON + 8 * SECOND, "d": NOON}
+    body = page(*(entry(key, time=f"{time:%Y-%m-%dT%H:%M:%S}.000Z") for key, time in times.items()))
+    assert [each.key for each in scan_page(body, Interest(since=NOON)).objects] == ["c", "b"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_page_without_entries_or_with_an_empty_one_is_left_to_the_ordinary_parser(count):
+    for entries in ([], ["<Contents></Contents>"]):
+        body = page(*entries, count=count)
+        assert all(scan_page(body, interest) is None for interest in SOME)
+
+
 # --- what nobody writes -------------------------------------------------------------------------------------
 
 THREE = page(

@@ -22,6 +22,7 @@ from airflow.providers.watermark.objects.listing import Interest, ListedObject
 __all__ = ["ScannedPage", "scan_page"]
 
 _BEGIN: Final = b"<Contents>"
+_OPENING: Final = "<Contents><Key>"
 _END: Final = b"</Contents>"
 _TO_THE_HOUR: Final = len("2026-03-01T12")
 _TO_THE_SECOND: Final = len("2026-03-01T12:00:00")
@@ -36,17 +37,38 @@ _TAIL: Final = re.compile(_ELEMENTS + rb"</ListBucketResult>\s*")
 _KEY_COUNT: Final = re.compile(rb"<KeyCount>(\d{1,9})</KeyCount>")
 _ENCODING: Final = re.compile(rb"<EncodingType>([^<]*)</EncodingType>")
 
-# A text ends where a tag begins: to look at each letter takes three times as long. What must not be in a text
-# is looked for on the whole page at once.
+_STAMP: Final = r"\d{4}-\d\d-\d\dT\d\d:[0-5]\d:[0-5]\d(?:\.\d{1,9}+)?+Z"
+_CHECKSUM: Final = r"(?:<ChecksumAlgorithm>\w*+</ChecksumAlgorithm>)*+(?:<ChecksumType>\w*+</ChecksumType>)?+"
+_REST: Final = (
+    r"(?:<Owner>(?:<ID>\w*+</ID>)?+(?:<DisplayName>[^<&]*+</DisplayName>)?+</Owner>)?+"
+    r"(?:<StorageClass>\w*+</StorageClass>)?+</Contents>"
+)
+
+
+def _entries(etag: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?:<Contents><Key>[^<]++</Key><LastModified>{_STAMP}</LastModified><ETag>{etag}</ETag>"
+        rf"{_CHECKSUM}<Size>\d{{1,18}}+</Size>{_REST})*+",
+        re.ASCII,
+    )
+
+
+# To see that entries have the right form takes half as long as to take their texts out.
+_FORMS: Final = {0: _entries("[^<]*+"), 2: _entries("&quot;[^<&]*+&quot;")}
+"""The form of entries by how many entities each of them has: either none or quotes around its etag."""
+
+_TIME: Final = re.compile("<LastModified>([^<]*)<")
+
+# A text ends where a tag begins: to look at each letter takes three times as long. Entities are looked for in
+# all of them at once.
 _ENTRY: Final = re.compile(
-    r"<Contents><Key>([^<]+)</Key><LastModified>(\d{4}-\d\d-\d\dT\d\d:[0-5]\d:[0-5]\d(?:\.\d{1,9})?Z)</LastModified>"
-    r"<ETag>([^<]*)</ETag>"
-    r"(?:<ChecksumAlgorithm>\w*</ChecksumAlgorithm>)*(?:<ChecksumType>\w*</ChecksumType>)?"
-    r"<Size>(\d{1,18})</Size>"
-    r"(?:<Owner>(?:<ID>\w*</ID>)?(?:<DisplayName>[^<&]*</DisplayName>)?</Owner>)?"
-    r"(?:<StorageClass>\w*</StorageClass>)?</Contents>(?=<Contents>|\Z)",
+    rf"<Contents><Key>([^<]+)</Key><LastModified>({_STAMP})</LastModified><ETag>([^<]*)</ETag>"
+    rf"{_CHECKSUM}<Size>(\d{{1,18}}+)</Size>{_REST}(?=<Contents>|\Z)",
     re.ASCII,
 )
+_FEW: Final = 16
+"""Entries that are taken from a page one by one; if more of them may be news, all are at once."""
+
 _PLAIN: Final = bytes(range(0x20, 0x7F)).replace(b"]", b"")
 """Bytes that mean themselves: an XML parser changes or refuses others, and the end of a CDATA section."""
 
@@ -94,19 +116,18 @@ def scan_page(body: bytes, interest: Interest, *, whole: bool = False) -> Scanne
     if len(counts) != 1 or _ENCODING.findall(rest) != [b"url"]:
         return None
     entries, count = body[start:end], int(counts[0])
-    if entries.count(_BEGIN) != count or entries.translate(None, _PLAIN):
+    if entries.translate(None, _PLAIN):
         return None
-    rows = _ENTRY.findall(entries.decode("ascii"))
-    if len(rows) != count:  # each match is one entry, next to another: as many as there are cover all
-        return None
-    columns = _Columns(*zip(*rows, strict=True))
-    if "&" in "".join(columns.keys) or not _is_quotes_only("".join(columns.etags)):
-        return None
+    text = entries.decode("ascii")
     try:
-        found = _choose(columns, interest, whole=whole)
+        found = (None if whole else _pick(text, count, interest)) or _read(text, count, interest)
     except ValueError:
         return None
     return None if found is None else ScannedPage(*found, count, rest)
+
+
+_Found = tuple[Sequence[ListedObject], str, str]
+"""The objects of interest, the first key and the last."""
 
 
 class _Columns(NamedTuple):
@@ -118,29 +139,81 @@ class _Columns(NamedTuple):
     sizes: Sequence[str]
 
 
-def _choose(
-    columns: _Columns, interest: Interest, *, whole: bool
-) -> tuple[Sequence[ListedObject], str, str] | None:
+def _pick(text: str, count: int, interest: Interest) -> _Found | None:
     """
-    Give the objects of interest, the first key and the last; ``None``: keys are out of order.
+    Take the few objects of interest out of a page that has no more of them.
 
+    :return: ``None`` if it may have more, or is unusual.
     :raises ValueError: A time is none.
     """
-    keys, times, _, _ = columns
+    if not isinstance(interest.since, datetime):
+        return None
+    times = _TIME.findall(text)
+    if not len(times) == count > 0:
+        return None
+    _check_dates(times)
+    since, second = _since(interest.since)
+    recent = [time for time in times if time >= second]
+    entities, odd = divmod(text.count("&"), count)
+    if len(recent) > _FEW or odd or entities not in _FORMS or not _FORMS[entities].fullmatch(text):
+        return None
+    last_entry = text.rindex(_OPENING)
+    first, last = (unquote_plus(_key_at(text, start)) for start in (0, last_entry))
+    if (first >= last and last_entry > 0) or interest.has_key_in(first, last):
+        return None
+    fresh = {time for time in recent if datetime.fromisoformat(time) > since}
+    starts = sorted(
+        text.rindex(_OPENING, 0, found.start())
+        for time in fresh
+        for found in re.finditer(f"<LastModified>{re.escape(time)}<", text)
+    )
+    if not starts:
+        return (), first, last
+    rows = [entry.groups() for entry in (_ENTRY.match(text, start) for start in starts) if entry is not None]
+    if not len(rows) == len(starts) == sum(map(fresh.__contains__, recent)):
+        return None
+    columns = _Columns(*zip(*rows, strict=True))
+    return _listed(columns._replace(keys=_decode(columns.keys))), first, last
+
+
+def _check_dates(times: Sequence[str]) -> None:
     for hour in {time[:_TO_THE_HOUR] for time in times}:
         datetime.fromisoformat(hour)  # which is none on the 31st of February
-    since = interest.since.astimezone(UTC) if isinstance(interest.since, datetime) else None
-    # As texts, times can be compared with a whole second: fractions of one have any number of digits.
-    second = "" if since is None else since.isoformat()[:_TO_THE_SECOND]
-    if max(times) < second and not whole:
-        first, last = unquote_plus(keys[0]), unquote_plus(keys[-1])
-        if (first < last or len(keys) == 1) and not interest.has_key_in(first, last):
-            return (), first, last
+
+
+def _key_at(text: str, start: int) -> str:
+    start += len(_OPENING)
+    return text[start : text.index("<", start)]
+
+
+def _since(moment: datetime) -> tuple[datetime, str]:
+    """Give a time, and its second as a text: fractions of one have any number of digits."""
+    since = moment.astimezone(UTC)
+    return since, since.isoformat()[:_TO_THE_SECOND]
+
+
+def _read(text: str, count: int, interest: Interest) -> _Found | None:
+    """
+    Look at all entries of a page.
+
+    :return: ``None`` if it is unusual, or its keys are out of order.
+    :raises ValueError: A time is none.
+    """
+    rows = _ENTRY.findall(text)
+    # Each match is one entry, next to another: as many as there are cover all.
+    if not len(rows) == count == text.count("<Contents>"):
+        return None
+    columns = _Columns(*zip(*rows, strict=True))
+    keys, times, etags, _ = columns
+    if "&" in "".join(keys) or not _is_quotes_only("".join(etags)):
+        return None
+    _check_dates(times)
     names = _decode(keys)
     if not all(map(lt, names, names[1:])):
         return None
     found = columns._replace(keys=names)
-    if since is not None and interest.keys is not None:
+    if isinstance(interest.since, datetime) and interest.keys is not None:
+        since, second = _since(interest.since)
         fresh = {time for time in set(times) if time >= second and datetime.fromisoformat(time) > since}
         awaited = frozenset(interest.keys)
         wanted = [time in fresh or name in awaited for time, name in zip(times, names, strict=True)]

@@ -24,9 +24,10 @@ __all__ = ["PostgresDatabase"]
 _SLOW_BARRIER: Final = 5.0
 """Seconds after which it is said who holds the barrier up."""
 
-_ANY_TRANSACTION: Final = """
-SELECT l.virtualtransaction FROM pg_catalog.pg_locks AS l
-WHERE l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() LIMIT 1
+# One statement, for the sake of idle polls. It is received, which is its timestamp, before it looks at locks.
+_CLOCK_AND_LOCKS: Final = """
+SELECT pg_catalog.statement_timestamp(), EXISTS (
+  SELECT FROM pg_catalog.pg_locks AS l WHERE l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid())
 """
 
 # The sessions of other databases cannot write to this one's tables. Background workers of the server, such
@@ -194,14 +195,17 @@ class PostgresDatabase:
         return self._history.before(now - timedelta(seconds=lateness))
 
     async def _settle(self, query: WatchedQuery | None) -> tuple[datetime, BarrierPoint | None]:
-        # In this order, and in statements of their own: whatever is stamped before the clock was read, or
-        # visible then, belongs to a transaction that is in the list, or has ended.
-        clock = await self.clock()
+        # In this order: whatever is stamped before the clock was read, or visible then, belongs to a
+        # transaction that is in the list, or has ended.
+        earlier: datetime | None = None
         highest: Position | None = None
         if query is not None:
+            earlier = await self.clock()
             highest = (await self.fetch(query.highest()))[0][0]
-        rows = await self._fetch(_ANY_TRANSACTION)
-        if rows:  # on a busy server: which of them count
+        now, busy = (await self._fetch(_CLOCK_AND_LOCKS))[0]
+        clock: datetime = now if earlier is None else earlier
+        rows: Sequence[Sequence[Any]] = ()
+        if busy:  # which of them count
             rows = await self._fetch(_OPEN_TRANSACTIONS, self._ignore_roles)
         if self._generation != self._open_link.generation:
             # Another connection: transactions that were prepared may have other names now.

@@ -37,6 +37,13 @@ MAX_CONCURRENCY: Final = 64
 MAX_PARTITIONS: Final = 1000
 """Partitions that a sweep lists one by one; it lists all if there are more, as after a long pause."""
 
+SLICE_SIZE: Final = 100
+"""
+Objects that changes are made of at a time, before the event loop has its turn.
+
+So few are soon gone again: what lives for long has Python collect garbage everywhere, which holds the loop.
+"""
+
 _SCHEMES: Final = ("s3://", "s3a://", "gs://")
 
 
@@ -99,6 +106,7 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
         self._requests_told = 0
         self._late_keys: dict[str, str | None] = {}
         self._reconciled_at: float | None = None
+        self._reconciled_epoch: int | None = None
         self._clock_was: datetime | None = None
         self._clock_at = 0.0
 
@@ -154,6 +162,17 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
             yield "scan='ordered': must be 'full' where the prefix has dates in it"
         yield from arguments.number("partition_lookback", self.partition_lookback)
         yield from arguments.number("reconcile_interval", self.reconcile_interval, above=0)
+        yield from self._idle_arguments(is_dated=template.is_dated)
+
+    def _idle_arguments(self, *, is_dated: bool) -> Iterator[str]:
+        """Find arguments that would mean nothing: whoever sets them expects something of them."""
+        idle = {"lookback_keys": "scan='ordered'"} if self.scan == "full" else {}
+        if not is_dated:
+            idle |= dict.fromkeys(("partition_lookback", "reconcile_interval"), "dates in the prefix")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in idle and value != field.default:
+                yield f"{field.name}={value!r}: means nothing without {idle[field.name]}"
 
     async def open(self) -> None:
         """Say what is odd about the prefix; a subclass connects."""
@@ -219,10 +238,13 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
         return dataclasses.replace(bounds, strays=bound, stray_rule=rule)
 
     def _is_reconciliation_due(self, now: datetime) -> bool:
+        state = self._committer.head if self._committer is not None else None
+        epoch = None if state is None else state.epoch
+        if epoch != self._reconciled_epoch:  # rewound: strays have been, too
+            self._reconciled_at, self._reconciled_epoch = None, epoch
         passed = None if self._reconciled_at is None else time.monotonic() - self._reconciled_at
         if passed is not None and passed < self.reconcile_interval:
             return False  # what is late may hold the cut back for longer
-        state = self._committer.head if self._committer is not None else None
         if state is None:
             return True
         since = state.low if state.stray_low is None else state.stray_low
@@ -252,7 +274,9 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
                     unsettled = next(
                         (each.key for each in wanted if is_after(each.modified, sweep.high)), None
                     )
-                yield Page(changes=self._changes(wanted), cursor=listing.last or after)
+                for page in self._pages(wanted, listing.last or after):
+                    yield page
+                    await asyncio.sleep(0)
         if is_whole:
             # What is not settled may have to wait, and is looked for again.
             if is_ordered:
@@ -265,6 +289,17 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
             self._tell_requests(self.requests - requests)
         if sweep.stray_high is not None:
             self._reconciled_at = time.monotonic()
+
+    def _pages(self, wanted: Sequence[ListedObject], last: str | None) -> Iterator[Page]:
+        """
+        Make changes of what a listing has, some at a time.
+
+        :param last: How far the listing has come.
+        """
+        for start in range(0, len(wanted) or 1, SLICE_SIZE):
+            part = wanted[start : start + SLICE_SIZE]
+            is_end = start + SLICE_SIZE >= len(wanted)
+            yield Page(changes=self._changes(part), cursor=last if is_end else part[-1].key)
 
     def _prefixes(self, sweep: Sweep) -> list[str]:
         """Give the prefixes to list: the partitions around now, or what all of them begin with."""

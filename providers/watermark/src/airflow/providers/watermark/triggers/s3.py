@@ -311,8 +311,8 @@ class S3PrefixTrigger(ObjectStoreTrigger):
         async with aclosing(super().read_changes(sweep)) as pages:
             async for page in pages:
                 yield page
-        # All keys have been looked at. From now on those of a page are only if it has news; of others, whose
-        # keys have been looked at when they were news, or in that first sweep, the first and the last are.
+        # All keys have been looked at. From now on a page's first and last one are, and its news: the others
+        # were when they were news, or in that first sweep.
         self._order_is_known = True
 
 

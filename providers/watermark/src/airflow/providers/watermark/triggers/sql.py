@@ -68,6 +68,8 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
     must grow with each change: what comes later with a position that is settled is not news.
 
     Rows dated before the year 1, which Python has not, come first of all; those after 9999 wait for ever.
+    Such a date in another column of ``payload="rows"`` stops reading, with an error, until it is corrected or
+    the column is left out.
 
     :param conn_id: The Airflow connection. It needs ``SELECT`` on what is watched, and no more.
     :param table: The table or view: ``name`` or ``schema.name``; parts with dots or quotes in double quotes.
