@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -9,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cryptography.fernet import Fernet
 
 from devtools.airflow_home import AirflowHome
 from devtools.s3_servers import ministack
@@ -94,3 +97,42 @@ def test_every_store_keeps_its_watermark_through_a_kill_and_takes_a_rewind(tmp_p
             airflow.wait_until(
                 "delivery after the rewind", lambda: have("first", epoch=2, assets=assets), timeout=120
             )
+
+
+@pytest.mark.timeout(400)
+def test_a_variable_that_cannot_be_decrypted_is_not_missing(tmp_path: Path) -> None:
+    """Else the watcher would begin anew, and with ``start_from="now"`` lose what it has not delivered."""
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "orders.py").write_text(
+        textwrap.dedent(DAG).format(asset="orders", store="variable.VariableStore")
+    )
+    with ministack() as server:
+        client = server.client()
+        client.create_bucket(Bucket="lake")
+        connections = {"aws_default": server.airflow_connection_json()}
+        with AirflowHome(tmp_path / "home", dags_folder=dags, connections=connections) as airflow:
+            client.put_object(Bucket="lake", Key="in/first", Body=b"x")
+            airflow.start("dag-processor", "triggerer")
+            airflow.wait_until("first delivery", lambda: keys(airflow, "orders"), timeout=180)
+            time.sleep(12)
+            airflow.kill("triggerer")
+            (stored,) = airflow.metadata.rows("SELECT val FROM variable")
+            with contextlib.closing(sqlite3.connect(airflow.metadata.path, timeout=60)) as database, database:
+                database.execute("UPDATE variable SET val = ?", (encrypted_by_another_key(),))
+            client.put_object(Bucket="lake", Key="in/second", Body=b"x")
+            airflow.start("triggerer")
+            log = tmp_path / "home" / "triggerer.log"
+            airflow.wait_until(
+                "error", lambda: "exists but cannot be read" in log.read_text(errors="replace"), timeout=120
+            )
+            time.sleep(5)
+            assert keys(airflow, "orders") == ["in/first"]
+            with contextlib.closing(sqlite3.connect(airflow.metadata.path, timeout=60)) as database, database:
+                database.execute("UPDATE variable SET val = ?", stored)
+            airflow.wait_until("second delivery", lambda: "in/second" in keys(airflow, "orders"), timeout=120)
+            assert keys(airflow, "orders") == ["in/first", "in/second"]
+
+
+def encrypted_by_another_key() -> str:
+    return Fernet(Fernet.generate_key()).encrypt(b"{}").decode()

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import logging
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import yaml
 
 from airflow.providers.watermark.cli import main, running
+from airflow.providers.watermark.exceptions import StoreError
 from airflow.providers.watermark.position import BEGINNING
 from airflow.providers.watermark.stores import WatermarkKey
 from airflow.providers.watermark.stores.object_storage import ObjectStorageStore
-from airflow.providers.watermark.watermark import WatermarkState, is_reset
+from airflow.providers.watermark.watermark import WatermarkState, is_reset, reset_wire
+from devtools.s3_stub import StubS3
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KEY = WatermarkKey("orders", "s3", "q83vEjRWeJA")
@@ -151,6 +156,27 @@ def test_what_is_logged_and_printed_meanwhile_is_not_among_the_rows(files, run, 
     assert handler.stream is sys.stdout
 
 
+@pytest.mark.parametrize("output", ["table", "plain"])
+def test_what_would_act_on_a_terminal_is_shown_and_breaks_no_line(files, run, output):
+    odd = "a\nb\x1b[2J\0"
+    files.put(state(), KEY._replace(asset_name=odd))
+    for command in (("list",), ("show", odd)):
+        _, out, err = run(*command, "-o", output)
+        assert r"a\nb\x1b[2J\x00" in out
+        assert not {"\x1b", "\0"} & {*out, *err}
+    code, _, err = run("set", odd, "2027-01-01T00:00:00Z\x1b[31m")
+    assert code == 1
+    assert "\x1b" not in err
+    assert json.loads(run("list", "-o", "json")[1])[0]["asset"] == odd
+
+
+def test_a_low_watermark_in_the_future_is_told_as_such(files, run):
+    files.put(state(low=datetime.now(UTC) + timedelta(minutes=90, seconds=2)))
+    for command in (("list",), ("show", "orders")):
+        assert "1:30:0" in (out := run(*command)[1])
+        assert "ahead" in out
+
+
 def test_an_empty_list_is_no_error(files, run):
     assert run("list", "-o", "json")[:2] == (0, "[]\n")
 
@@ -198,6 +224,73 @@ def test_a_store_that_is_none_is_an_error_in_one_line(run):
     assert code == 1
     assert "no.such.Store" in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_a_short_name_that_no_store_has_is_told_with_those_that_there_are(run):
+    for argv in (("list", "--store", "SQL"), ("copy", "--from", "", "--to", "sql")):
+        code, out, err = run(*argv)
+        assert (code, out) == (1, "")
+        assert "variable, sql, object_storage, asset_state or a class path" in err
+        assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["variable", "sql", "object_storage", "asset_state"])
+def test_every_store_has_a_short_name(files, run, monkeypatch, name):
+    """Without its settings, or its database, a store fails: but it is found."""
+    monkeypatch.delenv("AIRFLOW__WATERMARK__OBJECT_STORAGE_PATH")
+    code, _, err = run("list", "--store", name)
+    assert code in {0, 1}
+    assert "there is no store" not in err
+    assert "cannot be imported" not in err
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        "; it is tried again",
+        "; it is tried again, and nothing is lost",
+        ". Nothing is lost: it is tried again",
+    ],
+)
+def test_nobody_is_promised_that_it_is_tried_again(files, run, monkeypatch, promise):
+    """What a watcher says when it waits is no truth of a command that ends."""
+
+    async def fail(*_):
+        raise StoreError(f"the store is down{promise}")
+
+    files.put(state())
+    monkeypatch.setattr(ObjectStorageStore, "load", fail)
+    for argv in (("show", "orders"), ("list", "-o", "json"), ("copy", "orders", "--as", "x", "--yes")):
+        code, out, err = run(*argv)
+        assert "the store is down" in out + err
+        assert "tried again" not in out + err
+        assert "lost" not in out + err
+        assert code == (0 if argv[0] == "list" else 1)
+
+
+def test_each_promise_in_the_package_is_one_that_a_command_leaves_out():
+    command_line = Path(running.__file__).parent
+    modules = [path for path in command_line.parent.rglob("*.py") if path.parent != command_line]
+    trees = [ast.parse(path.read_text()) for path in modules]
+    texts = {text for tree in trees for text in texts_in(tree) if "tried again" in text}
+    assert len(texts) > 8
+    for text in texts:
+        assert "tried again" not in running.told(StoreError(text))
+
+
+def texts_in(tree):
+    """Find the texts of a module but for its docstrings; what is formatted into one stands as {}."""
+    docstrings = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    parts = {id(part) for each in ast.walk(tree) if isinstance(each, ast.JoinedStr) for part in each.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstrings | parts
+        ):
+            yield node.value
 
 
 def test_a_wrong_command_is_told_with_its_usage(capsys):
@@ -335,6 +428,63 @@ def test_what_is_damaged_can_be_reset_and_nothing_else(files, run):
     assert is_reset(files.get())
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("rewind", "orders", "--to", "beginning"),
+        ("reset", "orders"),
+        ("set", "orders", "2027-01-01T00:00:00Z"),
+    ],
+)
+@pytest.mark.parametrize("saves", [1, 3])
+def test_a_watcher_that_saves_while_somebody_is_asked_is_no_hindrance(
+    files, run, monkeypatch, command, saves
+):
+    files.put(state())
+    answer_after(
+        monkeypatch,
+        lambda: [
+            files.put(state(low=NOON + timedelta(hours=n), revision=3 + n)) for n in range(1, saves + 1)
+        ],
+    )
+    code, _, err = run(*command)
+    assert code == 0, err
+    wire = files.get()
+    assert wire["epoch"] == 2
+    assert wire["revision"] == 4 + saves
+
+
+def test_a_watcher_that_comes_past_a_position_ahead_meanwhile_is_not_set_back(files, run, monkeypatch):
+    files.put(state())
+    meanwhile = state(low=NOON + timedelta(hours=2), revision=4)
+    answer_after(monkeypatch, lambda: files.put(meanwhile))
+    code, _, err = run("set", "orders", "2026-03-01T13:00:00Z")
+    assert (code, files.get()) == (1, meanwhile.to_wire())
+    assert "has come to 2026-03-01T14:00:00Z meanwhile" in err
+
+
+@pytest.mark.parametrize("other", [state(epoch=2, revision=4).to_wire(), reset_wire(state().to_wire())])
+def test_what_another_operator_has_done_meanwhile_stays(files, run, monkeypatch, other):
+    files.put(state())
+    answer_after(monkeypatch, lambda: files.put(other))
+    code, _, err = run("rewind", "orders", "--to", "beginning")
+    assert (code, files.get()) == (1, other)
+    assert "changed by another writer" in err
+
+
+def answer_after(monkeypatch, action):
+    """Let something happen between the question and the answer."""
+
+    def answer(_):
+        # The command's own loop runs in this thread.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(action).result()
+        return "y"
+
+    monkeypatch.setattr(running.sys, "stdin", type("Terminal", (), {"isatty": lambda _: True})())
+    monkeypatch.setattr("builtins.input", answer)
+
+
 # --- copy ---------------------------------------------------------------------------------------------------
 
 
@@ -386,12 +536,78 @@ def test_what_is_damaged_keeps_no_other_from_being_copied(files, run):
     assert files.get(KEY._replace(asset_name="orders_v2")) == wire
 
 
+# --- check --------------------------------------------------------------------------------------------------
+
+DAG = """
+from airflow.providers.watermark import watch
+from airflow.providers.watermark.triggers.s3 import S3PrefixTrigger
+from airflow.sdk import DAG
+
+trigger = S3PrefixTrigger(bucket_name="lake", watermark_key="k")
+with DAG("load", schedule=watch("orders", trigger, watcher_name="w")):
+    pass
+"""
+
+
+@pytest.fixture
+def dag_file(tmp_path, monkeypatch):
+    """A Dag file; its server answers."""
+    file = tmp_path / "load.py"
+    file.write_text(DAG)
+    with StubS3() as stub:
+        monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", stub.airflow_connection_json())
+        yield str(file)
+
+
+def test_a_watermark_that_its_watcher_refuses_is_refused_by_a_check(files, run, dag_file):
+    assert run("check", "orders", "-f", dag_file)[0] == 0
+    files.put(state(), KEY._replace(key="k"))
+    code, out, err = run("check", "orders", "-f", dag_file)
+    assert (code, out) == (1, "")
+    assert "belongs to another source" in err
+
+
+def test_a_watcher_that_there_is_not_is_told_with_those_that_there_are(files, run, dag_file):
+    assert run("check", "orders", "-f", dag_file, "--watcher", "w")[0] == 0
+    code, _, err = run("check", "orders", "-f", dag_file, "--watcher", "x")
+    assert code == 1
+    assert "has 1 watchers, of which 0 are named 'x'; name one with --watcher: w" in err
+
+
+def test_a_server_that_is_stopped_is_an_error_in_a_line_and_no_promise(files, run, dag_file, monkeypatch):
+    with StubS3() as stub:
+        gone = stub.airflow_connection_json()
+    monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", gone)
+    code, out, err = run("check", "orders", "-f", dag_file)
+    assert (code, out) == (1, "")
+    assert err.strip().splitlines()[-1].endswith("failed (EndpointConnectionError)")
+
+
+def test_a_named_file_is_a_dag_file_whatever_it_looks_like(files, run, tmp_path):
+    file = tmp_path / "broken.py"
+    file.write_text("a mistake(")
+    code, _, err = run("check", "orders", "-f", str(file))
+    assert code == 1
+    assert "broken.py cannot be imported: SyntaxError" in err
+
+
 def test_a_dag_file_that_is_not_there_is_named(run, tmp_path):
     code, out, err = run("check", "orders", "--dag-file", str(tmp_path / "none.py"))
     assert (code, out) == (1, "")
     assert "none.py" in err
 
 
-@pytest.mark.parametrize("argv", [("copy", "sales"), ("copy", "--as", "x"), ("copy",)])
+@pytest.mark.parametrize("argv", [("--to", "object_storage"), ("orders",), ("orders", "--as", "orders"), ()])
+def test_a_store_is_not_copied_to_itself(files, run, argv):
+    """The configured store may have been changed already: then what is there already is no copy."""
+    files.put(state())
+    code, _, err = run("copy", *argv, "--yes")
+    assert code == 1
+    assert "both are the ObjectStorageStore" in err
+
+
+@pytest.mark.parametrize(
+    "argv", [("copy", "sales", "--as", "x"), ("copy", "--as", "x"), ("copy", "orders", "--as", "")]
+)
 def test_there_has_to_be_something_to_copy(files, run, argv):
     assert run(*argv, "--yes")[0] == 1

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from cryptography.fernet import Fernet
 
 from airflow.providers.watermark.stores import WatermarkKey
 from airflow.providers.watermark.stores.variable import variable_name
@@ -99,6 +100,25 @@ def test_variables_are_listed_changed_and_pruned_by_airflows_own_command(airflow
     assert "orders" not in err
     assert [row["asset"] for row in json.loads(command(airflow, "list", "-o", "json")[1])] == ["orders"]
     assert command(airflow, "reset", "orders", "--yes")[0] == 0
+
+
+def test_a_variable_that_cannot_be_decrypted_is_an_error_and_never_missing(airflow):
+    key = GONE._replace(asset_name="sealed")
+    plant(airflow, key)
+    query = 'SELECT val FROM variable WHERE "key" = ?'
+    before = airflow.metadata.rows(query, variable_name(key))
+    another = {"AIRFLOW__CORE__FERNET_KEY": Fernet.generate_key().decode()}
+    code, out, _ = command(airflow, "list", "-o", "json", environment=another)
+    (row,) = [row for row in json.loads(out) if row["asset"] == "sealed"]
+    assert code == 0
+    assert "fernet_key was changed" in row["last_error"]
+    code, _, err = command(airflow, "reset", "sealed", "--yes", environment=another)
+    assert code == 1
+    assert "exists but cannot be read" in err
+    assert "tried again" not in err
+    assert airflow.metadata.rows(query, variable_name(key)) == before
+    with contextlib.closing(sqlite3.connect(airflow.metadata.path, timeout=60)) as database, database:
+        database.execute('DELETE FROM variable WHERE "key" = ?', (variable_name(key),))
 
 
 def test_a_watcher_of_a_dag_is_tried_without_delivering_anything(airflow):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -185,3 +186,11 @@ def test_long_and_odd_names_fit_and_differ():
     names = {state_name(key) for key in keys}
     assert len(names) == len(keys)
     assert all(len(name) <= 512 and "\0" not in name for name in names)
+
+
+async def test_an_airflow_that_has_no_asset_state_is_told_on_the_command_line_too(monkeypatch):
+    monkeypatch.setitem(sys.modules, "airflow.models.asset_state_store", None)  # as below Airflow 3.3
+    monkeypatch.setitem(sys.modules, "airflow.state", None)
+    for work in (AssetStateStore().keys(), AssetStateStore().load(KEY)):
+        with pytest.raises(ConfigurationError, match=r"needs Airflow 3\.3 or later"):
+            await work

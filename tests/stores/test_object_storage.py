@@ -165,6 +165,23 @@ def test_a_store_says_whether_it_compares_and_sets(monkeypatch, url, can):
 
 async def test_an_error_shows_the_path_without_its_login(monkeypatch):
     monkeypatch.setenv("AIRFLOW__WATERMARK__OBJECT_STORAGE_PATH", "nonsense://me:hunter2@host/f")
-    with pytest.raises(StoreError, match=r"nonsense://host/f") as caught:
+    with pytest.raises(ConfigurationError, match=r"nonsense://host/f cannot be opened") as caught:
         await ObjectStorageStore().load(KEY)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("watermarks", "is no absolute path"),  # another folder for whoever starts elsewhere
+        ("./watermarks", "is no absolute path"),
+        ("s3://", "names no bucket"),
+        ("gs://google_cloud_default@", "names no bucket"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_an_error_of_the_configuration(monkeypatch, url, message):
+    monkeypatch.setenv("AIRFLOW__WATERMARK__OBJECT_STORAGE_PATH", url)
+    with pytest.raises(
+        ConfigurationError, match=rf"object_storage_path {url.replace('google_cloud_default@', '')} {message}"
+    ):
+        ObjectStorageStore()

@@ -8,13 +8,14 @@ import json
 import sys
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from airflow.providers.watermark.exceptions import ConfigurationError, StoreError, WatermarkConflictError
 from airflow.providers.watermark.stores import WatermarkKey
-from airflow.providers.watermark.stores.sql import SqlStore, migrate
+from airflow.providers.watermark.stores.sql import SqlStore, migrate, schema
 from airflow.providers.watermark.stores.sql import store as sql_store
 from airflow.providers.watermark.stores.sql.schema import REVISION, VERSION_TABLE, table
-from devtools.databases import postgres
+from devtools.databases import mariadb, postgres
 from tests.stores.sql_databases import sql_database, sqlite_execute
 
 KEY = WatermarkKey("orders", "s3", "k")
@@ -80,6 +81,69 @@ async def test_a_table_that_is_dropped_later_is_missed(store, path):
         await store.load(KEY)
     with pytest.raises(StoreError, match="airflow watermarks migrate"):
         await store.load(KEY)
+
+
+@pytest.mark.parametrize("times", [1, 3, 4])
+def test_who_meets_another_migration_tries_again_for_a_while(path, monkeypatch, times):
+    """Postgres then has a unique violation in its own catalogue, MariaDB an error 1684."""
+    upgrade, failures = schema._upgrade, [IntegrityError("CREATE", {}, Exception("pg_type"))] * times
+
+    def met(connection):
+        if failures:
+            raise failures.pop()
+        upgrade(connection)
+
+    monkeypatch.setattr(schema, "_upgrade", met)
+    monkeypatch.setattr(schema, "_PAUSE", 0)
+    if times < 4:
+        assert migrate() == REVISION
+    else:
+        with pytest.raises(StoreError, match="could not be migrated"):
+            migrate()
+
+
+def test_a_table_that_was_dropped_alone_is_made_anew(path):
+    migrate()
+    sqlite_execute(path)("DROP TABLE asset_watermarks")
+    assert migrate() == REVISION
+    assert sqlite_execute(path)("SELECT * FROM asset_watermarks") == []
+
+
+def test_a_table_of_a_later_release_is_left_as_it_is_and_told(path):
+    migrate()
+    sqlite_execute(path)(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")  # noqa: S608
+    with pytest.raises(
+        StoreError, match=r"revision '9999', and this release needs '0001'; .* newest release"
+    ):
+        migrate()
+    assert sqlite_execute(path)(f"SELECT version_num FROM {VERSION_TABLE}") == [("9999",)]  # noqa: S608
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [("postgres", "InsufficientPrivilegeError"), ("mariadb", "OperationalError 1142")]
+)
+def test_who_lacks_a_privilege_is_told_the_databases_own_word_for_it(name, fault, request, monkeypatch):
+    if name == "mariadb":
+        request.getfixturevalue("mariadb_or_skip")
+
+    async def work():
+        store = SqlStore()
+        try:
+            assert await store.load(KEY) is None
+            with pytest.raises(StoreError, match=rf"failed \({fault}\); .* may select, insert, update and"):
+                await store.save(KEY, VALUE, expected=None)
+        finally:
+            await store.close()
+
+    with postgres() if name == "postgres" else mariadb() as server:
+        monkeypatch.setenv("AIRFLOW__WATERMARK__SQL_CONN_ID", "watermarks")
+        monkeypatch.setenv("AIRFLOW_CONN_WATERMARKS", server.airflow_connection_json())
+        migrate()
+        role = server.create_role("reader")
+        if name == "postgres":
+            server.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+        monkeypatch.setenv("AIRFLOW_CONN_WATERMARKS", role.airflow_connection_json())
+        asyncio.run(work())
 
 
 def test_migrating_twice_changes_nothing(path):

@@ -24,7 +24,7 @@ def sql_conn_id() -> str:
 
     :raises ConfigurationError: It is not set.
     """
-    return _needed("sql_conn_id", "the Airflow connection of the database with the watermarks")
+    return _needed("sql", "sql_conn_id", "the Airflow connection of the database with the watermarks")
 
 
 def object_storage_path() -> str:
@@ -34,15 +34,17 @@ def object_storage_path() -> str:
     :raises ConfigurationError: It is not set.
     """
     return _needed(
-        "object_storage_path", "the folder for the watermarks, such as s3://aws_default@bucket/folder"
+        "object_storage",
+        "object_storage_path",
+        "the folder for the watermarks, such as s3://aws_default@bucket/folder",
     )
 
 
-def _needed(option: str, what: str) -> str:
+def _needed(store: str, option: str, what: str) -> str:
     from airflow.configuration import conf
 
     value = str(conf.get("watermark", option, fallback="") or "")
     if not value:
-        msg = f"[watermark] {option} is not set; the configured store needs it: {what}"
+        msg = f"[watermark] {option} is not set; the {store} store needs it: {what}"
         raise ConfigurationError(msg)
     return value

@@ -40,7 +40,7 @@ def _commands() -> tuple[ActionCommand, ...]:
     dry_run = Arg(("-n", "--dry-run"), help="Tell what would be done, and do nothing", action="store_true")
     store = Arg(
         ("--store",),
-        help="variable, sql, object_storage or a class path; by default the configured store",
+        help="variable, sql, object_storage, asset_state or a class path; by default the configured store",
     )
     asset = Arg(("asset",), help="The name of the asset")
     which = (

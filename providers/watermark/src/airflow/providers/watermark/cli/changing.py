@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any, Final
 
 from airflow.providers.watermark.cli.looking import text_of
 from airflow.providers.watermark.cli.running import CommandError, Store, choose, confirm, say
-from airflow.providers.watermark.exceptions import StateError
+from airflow.providers.watermark.exceptions import StateError, WatermarkConflictError
 from airflow.providers.watermark.position import (
     BEGINNING,
     Position,
@@ -16,9 +18,12 @@ from airflow.providers.watermark.position import (
     parse_timestamp,
     position_type,
 )
+from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey
 from airflow.providers.watermark.watermark import WatermarkState, is_reset, reset_wire
 
 __all__ = ["reset", "rewind", "set"]
+
+_TRIES: Final = 10
 
 
 async def set(args: argparse.Namespace) -> None:  # noqa: A001 - a command's function has its name
@@ -54,9 +59,44 @@ async def _move(args: argparse.Namespace, text: str, *, ahead: bool) -> None:
             more = f", and {len(state.seen)} changes after that" if state.seen else ""
             say(f"What lies after {new} {again}is delivered again, in epoch {moved.epoch}{more}.")
         if confirm(args, f"Set the low watermark of {key.asset_name!r} from {old} to {new}?"):
-            wire = moved.to_wire()
-            await store.save(key, {**wire, "revision": wire["revision"] + 1}, expected=stored)
+            is_ahead = is_after(position, state.low)
+
+            def change(stored: dict[str, Any]) -> dict[str, Any]:
+                state = WatermarkState.from_wire(stored)
+                if is_ahead and not is_after(position, state.low):
+                    msg = f"the watcher has come to {text_of(state.low)} meanwhile; nothing was changed"
+                    raise CommandError(msg)
+                wire = state.rewind(position).to_wire()
+                return {**wire, "revision": wire["revision"] + 1}
+
+            await _save(store, key, stored, change)
             say("Done. A running watcher adopts it with its next poll.")
+
+
+async def _save(
+    store: BaseWatermarkStore,
+    key: WatermarkKey,
+    stored: dict[str, Any],
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+) -> None:
+    """
+    Save what was agreed to; a watcher that has gone on since is no reason to ask again.
+
+    :param stored: What the question was about.
+    :param change: Makes the new watermark from the stored one.
+    :raises WatermarkConflictError: Somebody else has set or reset it, or the watcher saves all the time.
+    """
+    epoch = stored.get("epoch")
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            await store.save(key, change(stored), expected=stored)
+        except WatermarkConflictError:
+            newer = await store.load(key)
+            if not tries_left or newer is None or is_reset(newer) or newer.get("epoch") != epoch:
+                raise
+            stored = newer
+        else:
+            return
 
 
 def _position(text: str, state: WatermarkState) -> Position:
@@ -105,5 +145,5 @@ async def reset(args: argparse.Namespace) -> None:
             "with 'now', what it has not delivered yet is skipped; with 'beginning', all is delivered again."
         )
         if confirm(args, f"Reset the watermark of {key.asset_name!r}?"):
-            await store.save(key, wire, expected=stored)
+            await _save(store, key, stored, reset_wire)
             say("Done. A running watcher starts anew with its next poll.")

@@ -8,13 +8,14 @@ import io
 import logging
 from collections.abc import Iterator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from airflow.providers.watermark.change import HighWatermark
 from airflow.providers.watermark.cli.looking import text_of
 from airflow.providers.watermark.cli.running import CommandError, print_rows, say
-from airflow.providers.watermark.exceptions import InvalidArgumentError
+from airflow.providers.watermark.exceptions import InvalidArgumentError, StateError
 from airflow.providers.watermark.position import BEGINNING
 from airflow.providers.watermark.stores import configured_store
 from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
@@ -41,6 +42,7 @@ async def check(args: argparse.Namespace) -> None:
                 stored = f"none yet; it begins by start_from={trigger.start_from!r}"
             else:
                 state = WatermarkState.from_wire(wire)
+                _require_source(trigger, state)
                 stored = text_of(state.low)
             count = await _count(trigger, state, bounds)
             facts = dict(trigger.facts)  # which a closed trigger may not know any more
@@ -63,6 +65,20 @@ async def check(args: argparse.Namespace) -> None:
     else:
         print_rows([row], args.output)
     say("The watcher can connect and read.")
+
+
+def _require_source(trigger: BaseWatermarkTrigger, state: WatermarkState) -> None:
+    """
+    See to it that the watermark is one of what is watched: else its watcher refuses it.
+
+    :raises StateError: It is another's.
+    """
+    if state.source != trigger.fingerprint:
+        msg = (
+            f"the stored watermark {'/'.join(trigger.key)} belongs to another source, {dict(state.source)}, "
+            f"while the trigger watches {dict(trigger.fingerprint)}. Name another watermark_key, or reset it"
+        )
+        raise StateError(msg)
 
 
 async def _count(trigger: BaseWatermarkTrigger, state: WatermarkState, bounds: HighWatermark) -> int:
@@ -88,20 +104,22 @@ def _find(args: argparse.Namespace) -> BaseWatermarkTrigger:
 
     :raises CommandError: There is none, or there are several.
     """
-    found: dict[tuple[str, Any], BaseWatermarkTrigger] = {}
+    ours: dict[tuple[str, Any], BaseWatermarkTrigger] = {}
     for asset in _assets(args.dag_file):
         for watcher in asset.watchers:
-            is_meant = asset.name == args.asset and args.watcher in (None, watcher.name)
-            if is_meant and isinstance(trigger := watcher.trigger, BaseWatermarkTrigger):
-                found[watcher.name, trigger.key] = trigger
-    if not found:
-        msg = f"no Dag has an asset {args.asset!r} with one of our watchers; name its file with --dag-file"
+            if asset.name == args.asset and isinstance(trigger := watcher.trigger, BaseWatermarkTrigger):
+                ours[watcher.name, trigger.key] = trigger
+    if not ours:
+        where = "name its file with --dag-file" if args.dag_file is None else f"look into {args.dag_file}"
+        msg = f"no Dag has an asset {args.asset!r} with one of our watchers; {where}"
         raise CommandError(msg)
-    if len(found) > 1:
-        names = ", ".join(sorted({name for name, _ in found}))
-        msg = f"the asset {args.asset!r} has {len(found)} watchers, name one with --watcher: {names}"
+    found = [trigger for (name, _), trigger in ours.items() if args.watcher in (None, name)]
+    if len(found) != 1:
+        names = ", ".join(sorted({name for name, _ in ours}))
+        meant = "" if args.watcher is None else f", of which {len(found)} are named {args.watcher!r}"
+        msg = f"the asset {args.asset!r} has {len(ours)} watchers{meant}; name one with --watcher: {names}"
         raise CommandError(msg)
-    return next(iter(found.values()))
+    return found[0]
 
 
 def _assets(dag_file: str | None) -> Iterator[Any]:
@@ -112,8 +130,11 @@ def _assets(dag_file: str | None) -> Iterator[Any]:
     if dag_file is not None and not Path(dag_file).exists():
         msg = f"there is no Dag file or folder {dag_file!r}"
         raise CommandError(msg)
+    # Of a folder, as Airflow does, only files that look like Dag files; one that is named is one.
+    is_file = dag_file is not None and Path(dag_file).is_file()
+    load = partial(DagBag, dag_folder=dag_file)
     with _quiet():
-        bag = DagBag(dag_folder=dag_file)
+        bag = load(safe_mode=False) if is_file else load()
     for path, text in bag.import_errors.items():
         say(f"warning: {path} cannot be imported: {str(text).strip().splitlines()[-1]}")
     if bag.import_errors and not bag.dags:

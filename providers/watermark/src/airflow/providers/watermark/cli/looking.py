@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from airflow.providers.watermark.cli.running import Store, choose, print_rows
+from airflow.providers.watermark.cli.running import Store, choose, print_rows, told
 from airflow.providers.watermark.exceptions import StateError, StoreError
 from airflow.providers.watermark.position import BEGINNING, Position, encode_position
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey
@@ -27,7 +27,7 @@ async def list(args: argparse.Namespace) -> None:  # noqa: A001 - a command's fu
             # The watcher's name is in a column of its own.
             told = {name: value for name, value in (row["source"] or {}).items() if name != "watcher"}
             row["source"] = " ".join(f"{name}={value}" for name, value in told.items())
-            row["age"] = "" if row["age"] is None else str(timedelta(seconds=round(row["age"])))
+            row["age"] = _age_text(row["age"])
     print_rows(rows, args.output)
 
 
@@ -52,7 +52,7 @@ async def _row(store: BaseWatermarkStore, key: WatermarkKey) -> dict[str, Any]:
             return {**row, "low_watermark": "(reset)"}
         state = WatermarkState.from_wire(wire)
     except (StateError, StoreError) as error:
-        return {**row, "last_error": str(error)}
+        return {**row, "last_error": told(error)}
     status = state.status or {}
     return {
         **row,
@@ -86,13 +86,13 @@ def _facts(key: WatermarkKey, wire: Mapping[str, Any]) -> dict[str, Any]:
     try:
         state = WatermarkState.from_wire(wire)
     except StateError as error:
-        return {**facts, "state": str(error)}
+        return {**facts, "state": told(error)}
     sweep = "none" if state.high is None else f"up to {text_of(state.high)}, read up to {state.cursor!r}"
     return {
         **facts,
         **{f"source {name}": value for name, value in state.source.items()},
         "low watermark": text_of(state.low),
-        "age": "" if (age := age_of(state.low)) is None else timedelta(seconds=round(age)),
+        "age": _age_text(age_of(state.low)),
         "sweep under way": sweep,
         "delivered after the low watermark": len(state.seen),
         "uploads watched for": len(state.pending),
@@ -100,6 +100,13 @@ def _facts(key: WatermarkKey, wire: Mapping[str, Any]) -> dict[str, Any]:
         "revision": state.revision,
         **{f"status {name}": text for name, text in (state.status or {}).items()},
     }
+
+
+def _age_text(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    text = str(timedelta(seconds=round(abs(seconds))))
+    return text if seconds >= 0 else f"{text} ahead"
 
 
 def text_of(position: Position) -> str:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.providers.watermark.cli.running import CommandError, Store, confirm, say
+from airflow.providers.watermark.cli.running import CommandError, Store, confirm, say, told
 from airflow.providers.watermark.exceptions import StoreError
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey
 
@@ -16,10 +16,8 @@ __all__ = ["copy", "migrate", "prune"]
 
 async def copy(args: argparse.Namespace) -> None:
     """Copy watermarks to another store, or to an asset's new name."""
-    if args.new_name is not None and args.asset is None:
-        msg = "--as gives one asset a new name; name the asset"
-        raise CommandError(msg)
     async with Store(args.source) as source, Store(args.target) as target:
+        _require_two_places(args, source, target)
         keys = sorted(key for key in await source.keys() if args.asset in (None, key.asset_name))
         if not keys:
             msg = f"nothing is stored of {args.asset!r}" if args.asset else "there is nothing to copy"
@@ -35,11 +33,31 @@ async def copy(args: argparse.Namespace) -> None:
                     plan.append((new, value, there))
             except (StoreError, CommandError) as error:  # which keeps no other from being copied
                 left += 1
-                say(f"{'/'.join(new)}: {error}")
+                say(f"{'/'.join(new)}: {told(error)}")
         if plan and confirm(args, f"Copy {len(plan)} watermarks?"):
             left += await _copy_all(target, plan)
     if left:
         msg = f"{left} watermarks were not copied; why is told above"
+        raise CommandError(msg)
+
+
+def _require_two_places(
+    args: argparse.Namespace, source: BaseWatermarkStore, target: BaseWatermarkStore
+) -> None:
+    """
+    See to it that something can be copied from one place to another.
+
+    :raises CommandError: It cannot, and an operator would take what is there already for a copy.
+    """
+    if args.new_name is not None and not (args.asset and args.new_name):
+        msg = "--as gives one asset a new name; name the asset, and its new name"
+        raise CommandError(msg)
+    # Each store is configured in one way only: of one kind there is but one.
+    if type(source) is type(target) and args.new_name in (None, args.asset):
+        msg = (
+            f"both are the {type(source).__name__}, and nothing would be copied; name another store with "
+            "--from or --to, or the asset's new name with --as"
+        )
         raise CommandError(msg)
 
 
@@ -73,7 +91,7 @@ async def _copy_all(
                 say(f"{'/'.join(key)}: it is not what was written; is a watcher at work on it?")
         except StoreError as error:
             left += 1
-            say(f"{'/'.join(key)}: {error}")
+            say(f"{'/'.join(key)}: {told(error)}")
     say(f"{len(plan) - left} watermarks were copied and read back.")
     return left
 
@@ -102,7 +120,7 @@ async def prune(args: argparse.Namespace) -> None:
                         await store.delete(key, expected=value)
                 except StoreError as error:  # one that is damaged keeps no other from being deleted
                     left += 1
-                    say(f"{'/'.join(key)}: {error}")
+                    say(f"{'/'.join(key)}: {told(error)}")
             say(f"{len(gone) - left} watermarks were deleted.")
             if left:
                 msg = f"{left} watermarks were not deleted, see above"

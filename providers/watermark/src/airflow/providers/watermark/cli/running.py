@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -16,13 +17,17 @@ from typing import Any, Final, TextIO
 from airflow.providers.watermark.exceptions import WatermarkError
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey, configured_store
 
-__all__ = ["CommandError", "Store", "choose", "confirm", "print_rows", "run_command", "say"]
+__all__ = ["CommandError", "Store", "choose", "confirm", "print_rows", "run_command", "say", "told"]
 
-_SHORT_NAMES: Final = {
+_STORES: Final = {
     "variable": "airflow.providers.watermark.stores.variable.VariableStore",
     "sql": "airflow.providers.watermark.stores.sql.SqlStore",
     "object_storage": "airflow.providers.watermark.stores.object_storage.ObjectStorageStore",
+    "asset_state": "airflow.providers.watermark.stores.asset_state.AssetStateStore",
 }
+_PROMISE: Final = re.compile(
+    r"[.;] (nothing is lost: )?it is tried again(, and nothing is lost)?\.?$", re.IGNORECASE
+)
 
 _output: ContextVar[TextIO] = ContextVar("_output")
 
@@ -44,7 +49,7 @@ def run_command(command: Callable[[argparse.Namespace], Awaitable[None]], args: 
         with _rows_alone():
             asyncio.run(command(args))  # type: ignore[arg-type]
     except WatermarkError as error:
-        say(f"error: {error}")
+        say(f"error: {told(error)}")
         sys.exit(1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
@@ -82,7 +87,11 @@ class Store:
         self._name = name
 
     async def __aenter__(self) -> BaseWatermarkStore:
-        self._store = configured_store(_SHORT_NAMES.get(self._name or "", self._name))
+        name = self._name
+        if name is not None and "." not in name and name not in _STORES:
+            msg = f"there is no store {name!r}; name {', '.join(_STORES)} or a class path"
+            raise CommandError(msg)
+        self._store = configured_store(_STORES.get(name or "", name))
         return self._store
 
     async def __aexit__(self, *_: object) -> None:
@@ -143,9 +152,19 @@ def confirm(args: argparse.Namespace, question: str) -> bool:
     return False
 
 
+def told(error: Exception) -> str:
+    """Tell an error of a store or a source without what a watcher does about it: here nobody tries again."""
+    return _PROMISE.sub("", str(error))
+
+
 def say(text: str) -> None:
     """Tell a person; what a program reads goes to the standard output."""
-    print(text, file=sys.stderr)  # noqa: T201 - it is a command
+    print(_printable(text), file=sys.stderr)  # noqa: T201 - it is a command
+
+
+def _printable(text: str) -> str:
+    """Show line breaks and whatever else acts on a terminal: names and errors may hold anything."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], output: str) -> None:
@@ -170,6 +189,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], output: str) -> None:
     # Only the table takes "[red]" for a colour.
     shown = escape if output == "table" else str
     texts = [
-        {name: "" if value is None else shown(str(value)) for name, value in row.items()} for row in rows
+        {name: "" if value is None else shown(_printable(str(value))) for name, value in row.items()}
+        for row in rows
     ]
     AirflowConsole().print_as(data=texts, output=output)

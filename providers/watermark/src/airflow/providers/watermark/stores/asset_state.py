@@ -33,6 +33,7 @@ __all__ = ["AssetStateStore"]
 _PREFIX: Final = "watermark:"
 _MAX_NAME: Final = 512
 _MISSING: Final = object()
+_TOO_OLD: Final = "the asset_state store needs Airflow 3.3 or later; choose another one in [watermark] store"
 _log = logging.getLogger(__name__)
 
 _known: dict[WatermarkKey, str] = {}
@@ -157,8 +158,7 @@ class AssetStateStore(BaseWatermarkStore):
                 msg = "the asset_state store works in a task, or in a trigger by its asset_watermark"
                 raise ConfigurationError(msg) from error
         if accessors is None:
-            msg = "the asset_state store needs Airflow 3.3 or later; choose another one in [watermark] store"
-            raise ConfigurationError(msg)
+            raise ConfigurationError(_TOO_OLD)
         try:
             return accessors[AssetNameRef(name=key.asset_name)]
         except KeyError:
@@ -174,6 +174,8 @@ class AssetStateStore(BaseWatermarkStore):
             return await function(*args)
         except StoreError:
             raise
+        except ImportError as error:  # on the command line
+            raise ConfigurationError(_TOO_OLD) from error
         except Exception as error:
             msg = (
                 f"{what} cannot be reached in the asset's state ({type(error).__name__}); the asset may not "

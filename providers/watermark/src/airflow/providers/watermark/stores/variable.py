@@ -194,7 +194,11 @@ class _ServerVariables:
 
 
 def _unreadable(name: str) -> str:
-    return f"the Variable {name!r} exists but cannot be read just now. Nothing is lost: it is tried again"
+    return (
+        f"the Variable {name!r} exists but cannot be read just now: the metadata database does not answer, "
+        "or [core] fernet_key was changed. Bring the old key back, behind the new one, or delete the "
+        "Variable to start anew. Nothing is lost: it is tried again"
+    )
 
 
 def _variables() -> type[_SdkVariables | _ServerVariables]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,11 @@ from urllib.parse import quote, unquote
 from asgiref.sync import sync_to_async
 
 from airflow.providers.watermark.change import digest
-from airflow.providers.watermark.exceptions import StoreError, WatermarkConflictError
+from airflow.providers.watermark.exceptions import (
+    ConfigurationError,
+    StoreError,
+    WatermarkConflictError,
+)
 from airflow.providers.watermark.settings import object_storage_path
 from airflow.providers.watermark.stores.base import (
     BaseWatermarkStore,
@@ -77,11 +80,11 @@ class ObjectStorageStore(BaseWatermarkStore):
     by generation in GCS, by a lock on a local folder. Other file systems have no such thing: there must be
     one triggerer only. Deleting compares too, but in S3 not in one step.
 
-    :raises ConfigurationError: ``[watermark] object_storage_path`` is not set.
+    :raises ConfigurationError: ``[watermark] object_storage_path`` is not set, or leads nowhere.
     """
 
     def __init__(self) -> None:
-        self._url = object_storage_path()
+        self._url = _checked(object_storage_path())
         self.compare_and_set = folder_class(self._url).compare_and_set
 
     async def load(self, key: WatermarkKey) -> dict[str, Any] | None:
@@ -148,30 +151,56 @@ class ObjectStorageStore(BaseWatermarkStore):
                 folder = await call_supervised(_opened, self._url)
             run = sync_to_async(work, thread_sensitive=False, executor=_THREADS)
             return await finished(run(folder))
-        except StoreError:
+        except (StoreError, ConfigurationError):
             raise
         except OvertakenError as error:
             msg = f"{what} was changed by another writer just now"
             raise WatermarkConflictError(msg) from error
         except Exception as error:
             msg = (
-                f"{what} cannot be reached in [watermark] object_storage_path {self._shown} "
+                f"{what} cannot be reached in [watermark] object_storage_path {_shown(self._url)} "
                 f"({_explained(error)}). Nothing is lost: it is tried again"
             )
             raise StoreError(msg) from error
 
     def _read(self, key: WatermarkKey, data: bytes) -> dict[str, Any]:
-        return from_text(key, data, f"the object {object_name(key)!r} in {self._shown}")
+        return from_text(key, data, f"the object {object_name(key)!r} in {_shown(self._url)}")
 
-    @functools.cached_property
-    def _shown(self) -> str:
-        """The path without what may be a login."""
-        scheme, colon, rest = self._url.partition("://")
-        return f"{scheme}{colon}{rest.rpartition('@')[2]}"
+
+def _shown(url: str) -> str:
+    """Give a path without what may be a login."""
+    scheme, colon, rest = url.partition("://")
+    return f"{scheme}{colon}{rest.rpartition('@')[2]}"
+
+
+def _checked(url: str) -> str:
+    """
+    Refuse what would be another folder in each process, or none.
+
+    :raises ConfigurationError: It is no absolute path, or names no bucket.
+    """
+    scheme, separator, rest = url.partition("://")
+    if separator and not rest.rpartition("@")[2].strip("/") and scheme not in {"file", "local"}:
+        what = "names no bucket"
+    elif not (separator or url.startswith("/")):
+        what = "is no absolute path, and no URL"
+    else:
+        return url
+    msg = f"[watermark] object_storage_path {_shown(url)} {what}; it is like s3://aws_default@bucket/folder"
+    raise ConfigurationError(msg)
 
 
 def _opened(url: str) -> Folder:
-    return _FOLDERS.setdefault(url, folder_at(url))
+    if (folder := _FOLDERS.get(url)) is None:
+        try:
+            folder = folder_at(url)
+        except (ValueError, ImportError) as error:
+            msg = (
+                f"[watermark] object_storage_path {_shown(url)} cannot be opened ({type(error).__name__}); "
+                "correct it, or install the provider that has such a file system"
+            )
+            raise ConfigurationError(msg) from error
+    return _FOLDERS.setdefault(url, folder)
 
 
 def _explained(error: Exception) -> str:

@@ -94,7 +94,7 @@ async def read_connection(conn_id: str) -> Any:
     except Exception as error:
         msg = (
             f"the connection {conn_id!r} of [watermark] sql_conn_id cannot be read ({type(error).__name__}); "
-            "create it, or name another one"
+            "create or correct it, or name another one"
         )
         raise ConfigurationError(msg) from error
 
@@ -141,7 +141,12 @@ def open_engine(conn_id: str, dialect: str, **options: Any) -> AsyncEngine:
 def explained(error: Exception) -> str:
     """Tell an error without its text, which may carry what is secret."""
     original = getattr(error, "orig", None)  # the driver's, behind SQLAlchemy's two
-    return type(error if original is None else original.__cause__ or original).__name__
+    found = error if original is None else original.__cause__ or original
+    name = type(found).__name__
+    # Postgres's drivers have a class for each error; MySQL's have a number, and SQLite's a name.
+    number = found.args[0] if name == "OperationalError" and found.args else None
+    code = number if isinstance(number, int) else getattr(found, "sqlite_errorname", None)
+    return name if code is None else f"{name} {code}"
 
 
 async def _open_postgres(connection: Any) -> Any:

@@ -13,6 +13,7 @@ from airflow.providers.watermark.stores.sql.engine import dialect_of, explained,
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 __all__ = ["MAX_PART", "REVISION", "migrate", "require_schema", "table"]
 
@@ -23,6 +24,10 @@ MAX_PART: Final = 200
 """Characters of a key's part: a unique index of three has at most 2704 bytes in Postgres, 3072 in MySQL."""
 
 VERSION_TABLE: Final = "asset_watermarks_version"
+
+_TRIES: Final = 4
+_PAUSE: Final = 0.5
+"""Seconds before a migration is tried again."""
 
 
 @functools.cache
@@ -90,8 +95,7 @@ async def _migrate(conn_id: str) -> str:
         raise ConfigurationError(msg) from error
     engine = open_engine(conn_id, dialect_of(await read_connection(conn_id), conn_id))
     try:
-        async with engine.begin() as connection:
-            await connection.run_sync(_upgrade)
+        await _upgrade_in(engine)
         async with engine.connect() as connection:
             await connection.run_sync(require_schema, where)
     except (ConfigurationError, StoreError):
@@ -104,7 +108,27 @@ async def _migrate(conn_id: str) -> str:
     return REVISION
 
 
+async def _upgrade_in(engine: AsyncEngine) -> None:
+    """Upgrade; again, if somebody else does so just now: as replicas do that are deployed together."""
+    from alembic.util import CommandError
+    from sqlalchemy.exc import DBAPIError
+
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            async with engine.begin() as connection:
+                await connection.run_sync(_upgrade)
+        except CommandError:  # it knows no such revision: whoever looks at it next tells so
+            return
+        except DBAPIError:
+            if not tries_left:
+                raise
+            await asyncio.sleep(_PAUSE)
+        else:
+            return
+
+
 def _upgrade(connection: Connection) -> None:
+    import sqlalchemy as sa
     from alembic import command
     from alembic.config import Config
 
@@ -112,4 +136,7 @@ def _upgrade(connection: Connection) -> None:
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.attributes["connection"] = connection
     config.attributes["version_table"] = VERSION_TABLE
+    tables = sa.inspect(connection)
+    if tables.has_table(VERSION_TABLE) and not tables.has_table(table().name):
+        command.stamp(config, "base", purge=True)  # somebody has dropped the table alone
     command.upgrade(config, "head")

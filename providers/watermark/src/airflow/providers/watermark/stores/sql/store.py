@@ -123,7 +123,10 @@ class SqlStore(BaseWatermarkStore):
             raise
         except Exception as error:
             pool.current = False
-            msg = f"{where} failed ({explained(error)}). Nothing is lost: it is tried again"
+            msg = (
+                f"{where} failed ({explained(error)}); see to it that it runs, that the connection is right, "
+                "and that its role may select, insert, update and delete. Nothing is lost: it is tried again"
+            )
             raise StoreError(msg) from error
 
     async def _work(self, pool: Pool, where: str, work: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
