@@ -317,7 +317,7 @@ def read_changes(triggering_asset_events: Mapping[Any, Sequence[Any]] | None, as
         manual or a scheduled run) gives no changes.
     :param asset: The watched asset.
     :return: :class:`ObjectChange` objects for object stores, :class:`DeliveredChange` objects for other
-        watchers; each change once, in its newest epoch, oldest first.
+        watchers; each change once, in its newest epoch; objects and rows oldest first.
     :raises EventError: An event is damaged, carries a window of rows rather than changes, or was written
         by a newer release.
     """

@@ -32,7 +32,11 @@ __all__ = ["MAX_PENDING", "STATE_VERSION", "Pending", "Sweep", "WatermarkState",
 
 STATE_VERSION: Final = 1
 MAX_PENDING: Final = 2048
-"""Slots for late identities in one state: 22 bytes each. What does not fit holds the bound back instead."""
+"""
+Slots for late identities in one state: 22 bytes each for those begun in the same second, up to 81 for others.
+
+What does not fit holds the bound back instead.
+"""
 
 _NO_ID: Final = "AAAAAAAAAAA"  # eight zero bytes
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -137,8 +137,8 @@ class BaseWatermarkTrigger(DataclassTrigger):
         """
         Read what is visible after ``sweep.low``, in the watcher's own reading order.
 
-        Whatever :meth:`Sweep.concerns` says no to may be left out; it need not be. Reading starts after
-        ``sweep.cursor``, if that is set.
+        Whatever :meth:`~airflow.providers.watermark.watermark.Sweep.concerns` says no to may be left out; it
+        need not be. Reading starts after ``sweep.cursor``, if that is set.
 
         :raises WatermarkError: The source cannot answer; what was read so far counts.
         """

@@ -69,14 +69,15 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
     ``reconcile_interval``, once they are settled. Nothing is lost by this, and nothing comes twice. Keys that
     are in no partition are not watched.
 
-    :param prefix: What keys begin with, as plain text (``a/b`` also matches ``a/bc``); empty for all.
+    :param prefix: What keys begin with, as plain text (``a/b`` also matches ``a/bc``), or with dates in
+        braces; empty for all.
     :param pattern: A glob that keys must match. Without a ``/`` it is matched against the last segment of a
         key, with one against the whole key; ``*`` does not cross ``/``, ``**`` does.
     :param exclude: Globs that keys must not match.
     :param max_objects_per_event: The most objects in one event, at least 1.
     :param list_concurrency: The most requests at a time, 1 to 64; 1 lists from end to end. A store that asks
         for fewer gets fewer.
-    :param scan: ``"full"``, or ``"ordered"`` if new keys always sort last; see above.
+    :param scan: ``"full"``, or ``"ordered"`` if new keys always sort last.
     :param lookback_keys: For ``"ordered"``: how many of the last keys are listed again at least, 1 or more.
 
     :param partition_lookback: For dates in the prefix: seconds, at least 0.
