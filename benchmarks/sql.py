@@ -241,8 +241,9 @@ async def rounds_of(
     """
     Take turns.
 
-    What is in memory before is taken out of Python's garbage collection: a full one looks at all of Airflow's
-    modules, and would be most of each hold. How long it takes is told apart.
+    What is in memory before is taken out of Python's garbage collection, as watchers do when a triggerer
+    starts (:mod:`airflow.providers.watermark.heap`): a full one would be most of each hold, for the peer as
+    for ours. How long it takes is told apart.
     """
     runs: dict[str, list[tuple[float, float, float, int]]] = {name: [] for name in ways}
     for _ in range(rounds):

@@ -71,6 +71,18 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "s3://aws_default@bucket/watermarks",
                         "default": "",
                     },
+                    "freeze_heap": {
+                        "description": (
+                            "Whether watchers, in the first five minutes of a triggerer, take what is in its "
+                            "memory out of Python's garbage collection (gc.freeze). Without it full "
+                            "collections hold the event loop, and so all triggers, for a tenth of a second "
+                            "or more, the more often the more is delivered.\n"
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "boolean",
+                        "example": None,
+                        "default": "True",
+                    },
                 },
             },
         },

@@ -6,7 +6,7 @@ from typing import Final
 
 from airflow.providers.watermark.exceptions import ConfigurationError
 
-__all__ = ["DEFAULT_STORE", "object_storage_path", "sql_conn_id", "store_class_path"]
+__all__ = ["DEFAULT_STORE", "freeze_heap", "object_storage_path", "sql_conn_id", "store_class_path"]
 
 DEFAULT_STORE: Final = "airflow.providers.watermark.stores.variable.VariableStore"
 
@@ -16,6 +16,13 @@ def store_class_path() -> str:
     from airflow.configuration import conf
 
     return str(conf.get("watermark", "store", fallback=DEFAULT_STORE))
+
+
+def freeze_heap() -> bool:
+    """Give ``[watermark] freeze_heap``: whether a triggerer is spared full garbage collections."""
+    from airflow.configuration import conf
+
+    return bool(conf.getboolean("watermark", "freeze_heap", fallback=True))
 
 
 def sql_conn_id() -> str:

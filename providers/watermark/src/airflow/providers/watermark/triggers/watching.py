@@ -19,6 +19,7 @@ from airflow.providers.watermark.change import HighWatermark, Window, digest
 from airflow.providers.watermark.delivery import Committer, Emission, StaleError
 from airflow.providers.watermark.events import Batch, window_payload
 from airflow.providers.watermark.exceptions import SourceError
+from airflow.providers.watermark.heap import freeze
 from airflow.providers.watermark.position import BEGINNING, Position, is_after
 from airflow.providers.watermark.triggers.health import Health
 from airflow.providers.watermark.watermark import MAX_PENDING, Pending, Sweep, WatermarkState
@@ -79,6 +80,7 @@ class Watch:
                     if not is_open:
                         await trigger.open()
                         is_open = True
+                        freeze()
                     state = await self._state()
                     reading = self._windows(state) if trigger.delivers_windows else self._sweep(state)
                     async with aclosing(reading) as emissions:
@@ -101,6 +103,7 @@ class Watch:
                     # Full jitter: watchers that fail together do not come back together.
                     await committer.rest(random.uniform(0, min(MAX_BACKOFF, 2.0 ** min(health.failures, 16))))  # noqa: S311
                 else:
+                    freeze()  # what the first sweeps have loaded
                     await health.succeed(time.monotonic() - began)
                     await committer.rest(pause)
         finally:
