@@ -11,7 +11,7 @@ BUILD := build
 # Options of single commands: make test TESTS="tests/unit -k paging", make demo KEEP=1, make crash-test ROUNDS=100,
 # make version-test AIRFLOW=3.0.6, make requirements UPGRADE=1, make bench QUICK=1, make bench OBJECTS=200000 REPEATS=5 ONLY="few every" OUT=build/mine
 TESTS ?= tests
-WORKERS ?= 2
+WORKERS ?= 3
 KEEP ?=
 ROUNDS ?=
 AIRFLOW ?= 3.0.6
@@ -30,7 +30,7 @@ AIRFLOW_VENV = .venv-airflow-$(AIRFLOW)
 # What depends on Airflow's release most.
 VERSION_TESTS := tests/versions $(patsubst %,tests/unit/test_%.py,delivery presuming stores watching)
 
-SOURCES := $(wildcard .ci benchmarks devtools example_dags providers tests)
+SOURCES := $(wildcard .ci benchmarks devtools docs example_dags providers system_tests tests)
 
 # Whatever imports Airflow writes into its home: never into the user's own.
 export AIRFLOW_HOME := $(CURDIR)/.airflow-home
@@ -39,7 +39,7 @@ export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv localstack-venv test demo crash-test version-test bench bench-venv lint format wheel-test requirements clean
+.PHONY: help venv localstack-venv test demo crash-test system-test system-test-full version-test version-tests bench bench-venv docs lint format wheel-test requirements clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
@@ -76,13 +76,22 @@ $(LOCALSTACK_VENV)/.installed: requirements/localstack.txt $(VENV)/.requirements
 	@touch $@
 
 test: venv localstack-venv ## run all tests, with real S3 servers and a real Airflow
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope $(TESTS)
 
 demo: venv ## show the main job in a real Airflow (KEEP=1 leaves it running)
 	@$(BIN)/python -m devtools.demo $(if $(KEEP),--keep)
 
 crash-test: venv ## kill, stop and pause a real triggerer, and count (ROUNDS=n for a longer run)
 	@$(BIN)/python -m devtools.crash_test $(if $(ROUNDS),--rounds $(ROUNDS))
+
+SYSTEM_TEST = $(BIN)/python -m pytest system_tests -v --durations=15 --override-ini faulthandler_timeout=900
+
+system-test: venv localstack-venv ## all of Airflow, real services, real failures: the quick set (SYSTEM_TEST_SERVICES=docker, local or auto)
+	$(SYSTEM_TEST) -m quick $(if $(ONLY),-k "$(ONLY)")
+
+system-test-full: venv localstack-venv ## the same with every failure, and 500 watchers in one triggerer, in an hour
+	$(SYSTEM_TEST) -m "not scale"
+	$(SYSTEM_TEST) -m scale
 
 .venv-airflow-%/.installed: requirements/airflow-%.txt pyproject.toml $(VENV)/.requirements
 	@echo "Installing Airflow $* into $(@D) ..."
@@ -93,8 +102,12 @@ crash-test: venv ## kill, stop and pause a real triggerer, and count (ROUNDS=n f
 
 # Airflow's own warnings are none of ours.
 version-test: venv .venv-airflow-$(AIRFLOW)/.installed ## test an older Airflow, through kills (AIRFLOW=3.0.6, 3.1.8 or 3.2.2)
-	$(AIRFLOW_VENV)/bin/python -m pytest --override-ini filterwarnings=default -p no:cacheprovider $(VERSION_TESTS)
-	@$(BIN)/python -m devtools.version_test $(AIRFLOW_VENV)/bin/python
+	@$(BIN)/python -m devtools.version_test $(AIRFLOW_VENV)/bin/python --tests $(VERSION_TESTS)
+
+version-tests: $(foreach release,$(OLD_AIRFLOWS),version-test-$(firstword $(subst @, ,$(release)))) ## test all older ones (with --jobs=3 at a time)
+
+version-test-%: venv
+	@$(MAKE) --no-print-directory version-test AIRFLOW=$*
 
 bench-venv: venv $(BENCH_VENV)/.installed ## install what `make bench` compares with into .venv-bench
 
@@ -108,6 +121,15 @@ $(BENCH_VENV)/.installed: requirements/bench.txt $(VENV)/.requirements
 bench: venv bench-venv ## compare listings with other tools, in half an hour (QUICK=1 in minutes)
 	@$(BIN)/python -m benchmarks.objects --peers-python $(BENCH_VENV)/bin/python --out $(OUT) $(if $(QUICK),--quick) \
 	  $(if $(OBJECTS),--objects $(OBJECTS)) $(if $(REPEATS),--repeats $(REPEATS)) $(if $(ONLY),--only $(ONLY))
+
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.requirements
+	@$(UV) pip install --quiet --python $(BIN)/python --requirement requirements/docs.txt
+	@touch $@
+
+# Warnings are errors: a reference that leads nowhere, a page that no other page leads to, a docstring that is no reST.
+docs: venv $(VENV)/.docs ## build the documentation into build/docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet docs $(BUILD)/docs
+	@echo "open $(BUILD)/docs/index.html"
 
 lint: venv ## check style, types and layers
 	$(BIN)/ruff check $(SOURCES)
@@ -134,6 +156,8 @@ requirements: venv ## compile the pinned requirement files (UPGRADE=1 takes the 
 	  --output-file requirements/localstack.txt requirements/localstack.in
 	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header $(if $(UPGRADE),--upgrade) \
 	  --output-file requirements/bench.txt requirements/bench.in
+	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header $(if $(UPGRADE),--upgrade) \
+	  --constraint requirements/dev.txt --output-file requirements/docs.txt requirements/docs.in
 	for release in $(OLD_AIRFLOWS); do \
 	  echo "apache-airflow==$${release%@*}" | \
 	  $(UV) pip compile --quiet --python-version 3.11 --no-header $(if $(UPGRADE),--upgrade) \

@@ -51,6 +51,7 @@ class AirflowHome:
     :param connections: Airflow connections (URI or JSON) by connection id
     :param environment: of all components, besides our own; it wins over the settings made here
     :param python: the interpreter of the environment in which Airflow is installed
+    :param metadata: an empty metadata database, or None for one in SQLite
     :ivar environment: of all components: that of a command beside them, too
     """
 
@@ -62,13 +63,14 @@ class AirflowHome:
         connections: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
         python: str | Path = sys.executable,
+        metadata: AirflowMetadata | None = None,
     ) -> None:
         self.path = path.resolve()
-        self.metadata = AirflowMetadata(self.path / "airflow.db")
+        self.metadata = metadata or AirflowMetadata(self.path / "airflow.db")
         self.url = f"http://127.0.0.1:{free_port()}"
         self.environment = {
             **_inherited_environment(),
-            **_settings(self.path, self.url, dags_folder.resolve()),
+            **_settings(self.path, self.url, dags_folder.resolve(), self.metadata),
             **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in (connections or {}).items()},
             **(environment or {}),
         }
@@ -77,7 +79,10 @@ class AirflowHome:
 
     def __enter__(self) -> Self:
         self.path.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(_migrated_database(self._python, self.environment), self.metadata.path)
+        if self.metadata.url.startswith("sqlite"):
+            shutil.copyfile(_migrated_database(self._python, self.environment), self.metadata.path)
+        else:
+            _migrate(self._python, self.path, self.environment)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -182,7 +187,7 @@ def _inherited_environment() -> dict[str, str]:
     return {**kept, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
 
 
-def _settings(home: Path, url: str, dags_folder: Path) -> dict[str, str]:
+def _settings(home: Path, url: str, dags_folder: Path, metadata: AirflowMetadata) -> dict[str, str]:
     settings = {
         "API__BASE_URL": url,
         "API__HOST": "127.0.0.1",
@@ -200,7 +205,7 @@ def _settings(home: Path, url: str, dags_folder: Path) -> dict[str, str]:
         "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3",
         "DAG_PROCESSOR__REFRESH_INTERVAL": "3",
-        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        "DATABASE__SQL_ALCHEMY_CONN": metadata.url,
         "LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
         "LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
         "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
@@ -222,25 +227,24 @@ def _migrated_database(python: str | Path, environment: Mapping[str, str]) -> Pa
     with _locked(cache / "lock"):
         if not template.exists():
             with tempfile.TemporaryDirectory(dir=cache) as work:
-                _migrate(python, Path(work), environment).replace(template)
+                database = AirflowMetadata(Path(work, "airflow.db"))
+                overrides = {"AIRFLOW_HOME": work, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.url}
+                _migrate(python, Path(work), {**environment, **overrides})
+                with contextlib.closing(sqlite3.connect(database.path)) as connection:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # all of it in the one file
+                database.path.replace(template)
     return template
 
 
-def _migrate(python: str | Path, home: Path, environment: Mapping[str, str]) -> Path:
-    database, log = home / "airflow.db", home / "migrate.log"
-    overrides = {"AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}"}
-    process = GuardedProcess(
-        _airflow(python, "db", "migrate"), log=log, cwd=home, env={**environment, **overrides}
-    )
+def _migrate(python: str | Path, home: Path, environment: Mapping[str, str]) -> None:
+    log = home / "migrate.log"
+    process = GuardedProcess(_airflow(python, "db", "migrate"), log=log, cwd=home, env=environment)
     try:
         status = process.wait()
     finally:
         process.close()
     if status:
         raise AirflowHomeError(f"airflow db migrate failed:\n{log.read_text(errors='replace')}")
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # all of it in the one file that is copied
-    return database
 
 
 @contextlib.contextmanager

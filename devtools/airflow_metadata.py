@@ -60,22 +60,37 @@ class AirflowMetadata:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    @property
+    def url(self) -> str:
+        """What Airflow is given as ``[database] sql_alchemy_conn``."""
+        return f"sqlite:///{self.path}"
+
+    def has_table(self, name: str) -> bool:
+        """Tell whether this release of Airflow has a table."""
+        return bool(self.rows("SELECT name FROM sqlite_master WHERE name = ?", name))
+
     def rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Return all rows of a query, which may only read."""
+        """Return all rows of a query, which may only read.
+
+        :param query: with ``?`` where a parameter goes
+        """
         uri = f"{self.path.as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT)) as database:
             return database.execute(query, parameters).fetchall()
+
+    def execute(self, statement: str, *parameters: object) -> int:
+        """Run a statement that changes something, and return how many rows it changed."""
+        connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT)
+        with contextlib.closing(connection) as database, database:
+            return database.execute(statement, parameters).rowcount
 
     def set_paused(self, dag_id: str, *, paused: bool) -> None:
         """Pause or unpause a Dag, as the switch in the UI does.
 
         :raises LookupError: there is no such Dag
         """
-        connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT)
-        with contextlib.closing(connection) as database, database:
-            update = database.execute("UPDATE dag SET is_paused = ? WHERE dag_id = ?", (paused, dag_id))
-        if update.rowcount != 1:
-            raise LookupError(f"there is no Dag {dag_id!r} in {self.path}")
+        if self.execute("UPDATE dag SET is_paused = ? WHERE dag_id = ?", paused, dag_id) != 1:
+            raise LookupError(f"there is no Dag {dag_id!r}")
 
     def asset_events(self, asset: str, *, after: int = 0) -> list[AssetEvent]:
         """Return the events of an asset in the order in which they were stored.
@@ -86,25 +101,19 @@ class AirflowMetadata:
                    FROM asset_event AS event JOIN asset ON asset.id = event.asset_id
                    WHERE asset.name = ? AND event.id > ? ORDER BY event.id"""
         return [
-            AssetEvent(
-                number, datetime.fromisoformat(stored).replace(tzinfo=UTC), json.loads(extra)["payload"]
-            )
+            AssetEvent(number, _time(stored), json.loads(extra)["payload"])
             for number, stored, extra in self.rows(query, asset, after)
         ]
 
     def dag_runs(self, dag_id: str) -> list[DagRun]:
         """Return all runs of a Dag, oldest first."""
-        query = """SELECT run.run_id, run.state, group_concat(used.event_id)
+        query = """SELECT run.run_id, run.state, used.event_id
                    FROM dag_run AS run LEFT JOIN dagrun_asset_event AS used ON used.dag_run_id = run.id
-                   WHERE run.dag_id = ? GROUP BY run.id ORDER BY run.id"""
-        return [
-            DagRun(
-                run_id,
-                state,
-                frozenset(int(number) for number in events.split(",")) if events else frozenset(),
-            )
-            for run_id, state, events in self.rows(query, dag_id)
-        ]
+                   WHERE run.dag_id = ? ORDER BY run.id"""
+        events: dict[tuple[str, str], set[int]] = {}
+        for run_id, state, event in self.rows(query, dag_id):
+            events.setdefault((run_id, state), set()).update([] if event is None else [event])
+        return [DagRun(run_id, state, frozenset(found)) for (run_id, state), found in events.items()]
 
     def stranded_events(self, asset: str, dag_id: str) -> list[int]:
         """Return the ids of events for which Airflow will start no run until yet another event comes.
@@ -128,8 +137,7 @@ class AirflowMetadata:
 
     def watching_triggers(self, asset: str) -> list[int]:
         """Return the ids of the triggers that watch an asset; a Dag's are gone soon after it is paused."""
-        tables = self.rows("SELECT name FROM sqlite_master WHERE name = 'asset_watcher'")
-        table = "asset_watcher" if tables else "asset_trigger"  # below Airflow 3.2
+        table = "asset_watcher" if self.has_table("asset_watcher") else "asset_trigger"  # below Airflow 3.2
         query = f"""SELECT watcher.trigger_id FROM {table} AS watcher
                     JOIN asset ON asset.id = watcher.asset_id WHERE asset.name = ?"""  # noqa: S608
         return [number for (number,) in self.rows(query, asset)]
@@ -141,3 +149,8 @@ class AirflowMetadata:
     def import_errors(self) -> list[str]:
         """Return the stack traces of the Dag files that do not import."""
         return [trace for (trace,) in self.rows("SELECT stacktrace FROM import_error")]
+
+
+def _time(value: str | datetime) -> datetime:
+    """Read an instant: SQLite keeps it as text without an offset."""
+    return value if isinstance(value, datetime) else datetime.fromisoformat(value).replace(tzinfo=UTC)

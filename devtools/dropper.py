@@ -16,12 +16,14 @@ class Dropper(threading.Thread):
 
     :param ledger: nobody else puts anything into it while the thread runs
     :param seed: fixes what is put, and how long it waits between
+    :param rate: how often a second something is put, on average
     """
 
-    def __init__(self, ledger: Ledger, seed: int) -> None:
+    def __init__(self, ledger: Ledger, seed: int, *, rate: float = 3) -> None:
         super().__init__(name="dropper", daemon=True)
         self._ledger = ledger
         self._random = random.Random(seed)
+        self._rate = rate
         self._numbers = itertools.count()
         self._enough = threading.Event()
         self._error: Exception | None = None
@@ -37,7 +39,7 @@ class Dropper(threading.Thread):
     def run(self) -> None:
         """Put objects until told that it is enough."""
         try:
-            while not self._enough.wait(self._random.expovariate(3)):
+            while not self._enough.wait(self._random.expovariate(self._rate)):
                 self._put_some()
         except Exception as error:  # noqa: BLE001 - it is raised again where it is noticed
             self._error = error

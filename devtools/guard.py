@@ -50,6 +50,12 @@ class GuardedProcess:
                 start_new_session=True,
             )
 
+    def descendants(self) -> list[psutil.Process]:
+        """Return the command's processes, as they are now."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return list(psutil.Process(self._guard.pid).children(recursive=True))
+        return []
+
     def poll(self) -> int | None:
         """Return the exit status, or None while anything of the command runs."""
         return self._guard.poll()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import datetime
 
     from devtools.airflow_metadata import AssetEvent
 
@@ -83,7 +83,11 @@ class Ledger(Deliveries):
 
     :param client: of S3
     :param bucket: where objects are put
+    :ivar landed: all versions, in the order in which they were put
+    :ivar landed_at: when each was there
     """
+
+    _tag = "etag"
 
     def __init__(self, client: Any, bucket: str) -> None:
         super().__init__()
@@ -92,21 +96,27 @@ class Ledger(Deliveries):
         self._current: dict[str, Version] = {}
         self._ids: dict[Version, set[str]] = defaultdict(set)
         self.landed: list[Version] = []
+        self.landed_at: list[datetime] = []
 
     def put(self, key: str, body: bytes) -> Version:
         """Put an object, and write down that it landed."""
-        answer = self._client.put_object(Bucket=self._bucket, Key=key, Body=body)
-        version = Version(key, answer["ETag"].strip('"'))
+        version = Version(key, self._store(key, body))
+        self.landed_at.append(datetime.now(UTC))
         self.landed.append(version)
         self._current[key] = version
         return version
+
+    def _store(self, key: str, body: bytes) -> str:
+        """Put an object, and return what tells this version of it from others."""
+        answer = self._client.put_object(Bucket=self._bucket, Key=key, Body=body)
+        return str(answer["ETag"]).strip('"')
 
     def record(self, events: Iterable[AssetEvent]) -> None:
         """Write down what further events carried."""
         for event in events:
             self.events += 1
             for change in event.changes:
-                self._ids[Version(change["key"], change["etag"])].add(change["id"])
+                self._ids[Version(change["key"], str(change[self._tag]))].add(change["id"])
                 self.appearances[change["id"]].append(event.timestamp)
 
     @property
@@ -118,6 +128,11 @@ class Ledger(Deliveries):
     def delivered(self) -> set[Version]:
         """The versions that at least one event carried."""
         return set(self._ids)
+
+    def first_seen(self, version: Version) -> datetime | None:
+        """Return when a version was delivered first, if it was."""
+        ids = self._ids.get(version, ())
+        return min((min(self.appearances[each]) for each in ids), default=None)
 
     @property
     def missing(self) -> list[Version]:
@@ -144,6 +159,19 @@ class Ledger(Deliveries):
             "never landed": [each.key for each in self._ids.keys() - set(self.landed)],
         }
         return {fault: sorted(keys) for fault, keys in found.items() if keys}
+
+
+class GcsLedger(Ledger):
+    """The same for Google Cloud Storage.
+
+    :param client: a :class:`~devtools.gcs_servers.GcsServer`
+    :param bucket: where objects are put
+    """
+
+    _tag = "generation"
+
+    def _store(self, key: str, body: bytes) -> str:
+        return str(self._client.put(self._bucket, key, body))
 
 
 def _age(first: datetime, again: datetime, interruptions: Iterable[Interruption]) -> float | None:

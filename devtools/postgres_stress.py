@@ -64,6 +64,7 @@ class Habits:
     :param two_phase: of transactions that are prepared, and committed by another connection
     :param rollbacks: of transactions that are rolled back, prepared or not
     :param longest_pause: the longest time idle before a write, and in a hold, in seconds
+    :param rest: the time between two transactions of a writer, on average, in seconds
     """
 
     updates: float = 0.5
@@ -72,6 +73,7 @@ class Habits:
     two_phase: float = 0.15
     rollbacks: float = 0.1
     longest_pause: float = 2.0
+    rest: float = 0.0
 
 
 DEFAULT_HABITS = Habits()
@@ -133,14 +135,22 @@ async def stress(
 class Writers(threading.Thread):
     """The same writers in a thread, until they are told that it is enough: a context manager.
 
-    :ivar committed: what they committed, once they have ended
+    :ivar committed: what they have committed so far
     """
 
-    def __init__(self, database: Postgres, writers: int = 4, seed: int = 0, *, table: str = "events") -> None:
+    def __init__(
+        self,
+        database: Postgres,
+        writers: int = 4,
+        seed: int = 0,
+        *,
+        table: str = "events",
+        habits: Habits = DEFAULT_HABITS,
+    ) -> None:
         super().__init__(name="writers", daemon=True)
-        self.committed = Committed()
         self._enough = threading.Event()
-        self._run = _Run(database.uri, table, DEFAULT_HABITS, self._enough)
+        self._run = _Run(database.uri, table, habits, self._enough)
+        self.committed = self._run.committed
         self._writers = writers
         self._seed = seed
         self._error: Exception | None = None
@@ -156,7 +166,7 @@ class Writers(threading.Thread):
     def run(self) -> None:
         """Write until told that it is enough; transactions under way are finished."""
         try:
-            self.committed = asyncio.run(self._run.write(math.inf, self._writers, self._seed))
+            asyncio.run(self._run.write(math.inf, self._writers, self._seed))
         except Exception as error:  # noqa: BLE001 - it is raised again where it is noticed
             self._error = error
 
@@ -221,7 +231,7 @@ class _Run:
         self._table = table
         self._habits = habits
         self._stop = stop
-        self._committed = Committed()
+        self.committed = Committed()
         self._recent: deque[RowId] = deque(maxlen=_CANDIDATES)
         self._prepared: asyncio.Queue[_Prepared | None] = asyncio.Queue()
         self._names = itertools.count()
@@ -251,9 +261,9 @@ class _Run:
                 for _ in range(_RESOLVERS):
                     self._prepared.put_nowait(None)
             rows = {row: stamp for row, stamp in (await self._rows()).items() if row not in before}
-        if rows != self._committed.rows():
+        if rows != self.committed.rows():
             raise RuntimeError(f"{self._table} does not hold what its writers committed")
-        return self._committed
+        return self.committed
 
     async def _rows(self) -> dict[RowId, datetime]:
         return dict(await self._pool.fetch(f"select id, updated_at from {self._table}"))
@@ -268,6 +278,8 @@ class _Run:
                     writes |= await self._write_row(connection, random)
                 await self._pause(random)
                 await self._end(connection, random, writes)
+                if self._habits.rest:
+                    await asyncio.sleep(random.expovariate(1 / self._habits.rest))
 
     async def _write_row(self, connection: asyncpg.Connection, random: Random) -> _Writes:
         """Insert or update a row; return it, or nothing if it was locked or rolled back."""
@@ -292,7 +304,7 @@ class _Run:
             self._prepared.put_nowait(_Prepared(name, writes))
         elif random.random() < self._habits.rollbacks:
             await connection.execute("rollback")
-            self._committed.transactions["rolled back"] += 1
+            self.committed.transactions["rolled back"] += 1
         else:
             await self._commit(connection, "commit", writes)
 
@@ -302,7 +314,7 @@ class _Run:
                 await self._pause(random)
                 if random.random() < self._habits.rollbacks:
                     await connection.execute(f"rollback prepared '{prepared.name}'")
-                    self._committed.transactions["prepared and rolled back"] += 1
+                    self.committed.transactions["prepared and rolled back"] += 1
                 else:
                     await self._commit(connection, f"commit prepared '{prepared.name}'", prepared.writes)
                 self._slots.release()
@@ -311,8 +323,8 @@ class _Run:
         sent = time.monotonic()
         await connection.execute(statement)
         committed = time.monotonic()
-        self._committed.transactions[f"ended by {' '.join(statement.split()[:2])}"] += 1
-        self._committed.versions.extend(
+        self.committed.transactions[f"ended by {' '.join(statement.split()[:2])}"] += 1
+        self.committed.versions.extend(
             Version(row, number, updated_at, sent, committed) for row, (number, updated_at) in writes.items()
         )
         self._recent.extend(writes)

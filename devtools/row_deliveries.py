@@ -35,8 +35,14 @@ class DeliveredRows(Deliveries):
             self.events += 1
             for change in event.changes:
                 stamp = datetime.fromisoformat(change["cursor"]["value"])
+                stamp = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)  # of a column without one
                 self._ids[change["key"]["id"], stamp].add(change["id"])
                 self.appearances[change["id"]].append(event.timestamp)
+
+    def first_seen(self, version: Version) -> datetime | None:
+        """Return when a version was delivered first, if it was."""
+        ids = self._ids.get((version.id, version.updated_at), ())
+        return min((min(self.appearances[each]) for each in ids), default=None)
 
     @property
     def lost(self) -> list[str]:
@@ -112,19 +118,22 @@ class DeliveredWindows(Deliveries):
         last = self.committed.rows()
         return [
             str((version.id, version.updated_at))
-            for version, delivered in self._told()
-            if last[version.id] == version.updated_at and (delivered is None or version.sent > delivered)
+            for version, delivered in self.told()
+            if last.get(version.id) == version.updated_at and (delivered is None or version.sent > delivered)
         ]
 
-    def _told(self) -> Iterator[tuple[Version, float | None]]:
-        """Tell for each version when its window was stored first, by ``time.monotonic``."""
+    def told(self, versions: Iterable[Version] | None = None) -> Iterator[tuple[Version, float | None]]:
+        """Tell for each version when its window was stored first, by ``time.monotonic``.
+
+        :param versions: by default all that were committed
+        """
         windows = self.windows  # which do not overlap, or else that is a fault of its own
         highs = [window.high for window in windows]
         first: dict[Window, float] = {}
         for event_id, found in self._windows.items():
             at = min(self.appearances[event_id]).timestamp() - self._monotonic_began
             first.update({window: min(at, first.get(window, at)) for window in found})
-        for version in self.committed.versions:
+        for version in self.committed.versions if versions is None else versions:
             index = bisect_left(highs, version.updated_at)
             has = index < len(windows) and windows[index].has(version)
             yield version, first[windows[index]] if has else None
@@ -136,7 +145,7 @@ class DeliveredWindows(Deliveries):
             "lost": self.lost,
             "entered a final window": [
                 str(version)
-                for version, delivered in self._told()
+                for version, delivered in self.told()
                 if delivered is not None and version.sent > delivered
             ],
             "windows with a gap or an overlap": [
@@ -151,7 +160,7 @@ class DeliveredWindows(Deliveries):
     def report(self, interruptions: Sequence[Interruption]) -> str:
         """Return the table for the end of a test."""
         versions = len(self.committed.versions)
-        covered = sum(delivered is not None for _, delivered in self._told())
+        covered = sum(delivered is not None for _, delivered in self.told())
         lines = [
             ("windows", len(self.windows), f"of rows, in {self.events} events"),
             ("versions in them", covered, f"of {versions} committed ones"),

@@ -1,0 +1,1 @@
+"""Tests of the whole system: a real Airflow, real services, real failures."""
