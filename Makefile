@@ -76,7 +76,7 @@ $(LOCALSTACK_VENV)/.installed: requirements/localstack.txt $(VENV)/.requirements
 	@touch $@
 
 test: venv localstack-venv ## run all tests, with real S3 servers and a real Airflow
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(TESTS)
 
 demo: venv ## show the main job in a real Airflow (KEEP=1 leaves it running)
 	@$(BIN)/python -m devtools.demo $(if $(KEEP),--keep)

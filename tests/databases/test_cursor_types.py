@@ -259,12 +259,13 @@ class TestATimestampWithoutAZone:
 
         began = datetime(2025, 10, 26, 0, 30, tzinfo=UTC)  # 02:30 in Berlin, for the first time
         shift = began - datetime.now(UTC)
-        real = PostgresDatabase.clock
+        real = PostgresDatabase.clock_and_locks
 
         async def moved(database):
-            return await real(database) + shift
+            now, busy = await real(database)
+            return now + shift, busy
 
-        monkeypatch.setattr(PostgresDatabase, "clock", moved)
+        monkeypatch.setattr(PostgresDatabase, "clock_and_locks", moved)
 
         def insert(id_):
             server.execute(

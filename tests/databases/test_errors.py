@@ -73,10 +73,36 @@ class TestWhatIsAskedFor:
             async with running(conn_id, **given) as watcher:
                 await stays(watcher, '"nosuch" does not exist')
 
+    @pytest.mark.parametrize("kind", ["boolean", "inet", "int4range", "interval", "integer[]"])
+    async def test_a_type_that_is_no_cursor(self, server, conn_id, payload, kind):
+        server.execute(f"alter table events add odd {kind}")
+        async with running(conn_id, cursor_column="odd", payload=payload) as watcher:
+            await stays(watcher, "'odd' cannot be a cursor: its type is ")
+
+    async def test_a_key_that_is_null_in_some_rows_even_between_pages(self, server, conn_id):
+        server.execute("alter table events add part integer")
+        server.execute("""insert into events (id, part)
+                          select n, case when n <= 2100 then n end from generate_series(10, 2200) as n""")
+        async with running(conn_id, payload="keys", primary_key="part") as watcher:
+            error = await watcher.error("is NULL in some rows")
+            assert "primary_key='part'" in error
+            server.execute("update events set part = id")
+            await watcher.until(lambda watcher: set(watcher.keys) >= {1, *range(10, 2201)})
+
+    async def test_a_key_that_is_no_position(self, server, conn_id):
+        server.execute("alter table events add odd boolean default true")
+        async with running(conn_id, payload="keys", primary_key="odd") as watcher:
+            await stays(watcher, "primary_key='odd' cannot tell rows apart")
+
+    async def test_a_value_that_cannot_be_computed(self, server, conn_id, payload):
+        server.execute("insert into events (id) values (0)")
+        async with running(conn_id, where="1 / id > 0", payload=payload) as watcher:
+            assert "22012" in await stays(watcher, "cannot be computed")
+
     async def test_a_type_without_an_order(self, conn_id, payload):
         async with running(conn_id, cursor_column="note", payload=payload) as watcher:
-            error = await stays(watcher, "json")
-            assert "cannot be ordered" in error
+            error = await stays(watcher, "'note' cannot be a cursor: its type is json")
+            assert "name one of timestamps" in error
 
     async def test_a_predicate_that_is_no_sql(self, conn_id, payload):
         async with running(conn_id, where="id = ", payload=payload) as watcher:

@@ -207,9 +207,12 @@ VALUES = {
     "range": ("'[1,5)'::int4range", Range(1, 5, "[)")),
     "open range": ("'(,2026-01-01]'::daterange", Range(None, date(2026, 1, 2), "()")),
     "empty range": ("'empty'::numrange", Range(None, None, "empty")),
+    "polygon": ("'((1,2),(3,4))'::polygon", {"closed": True, "points": [[1.0, 2.0], [3.0, 4.0]]}),
+    "paths": ("array['[(1,2)]'::path]", [{"closed": False, "points": [[1.0, 2.0]]}]),
+    "circle": ("'<(1,2),3>'::circle", [[1.0, 2.0], 3.0]),
     "timestamp range": (
         "'[2026-01-01 00:00+00, infinity)'::tstzrange",
-        Range(datetime(2026, 1, 1, tzinfo=UTC), datetime.max, "[)"),  # noqa: DTZ901 - asyncpg's infinity
+        Range(datetime(2026, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC), "[)"),
     ),
     "inet": ("'10.0.0.1/8'::inet", "10.0.0.1/8"),
     "address": ("'10.0.0.1'::inet", "10.0.0.1"),

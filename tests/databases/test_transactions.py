@@ -279,6 +279,52 @@ class TestStamps:
                 assert watcher.windows[-1].high.utcoffset() == timedelta(0)
 
 
+class TestAClockThatIsSetBack:
+    @pytest.mark.parametrize("payload", ["window", "keys"])
+    async def test_right_after_a_poll_loses_nothing_that_is_stamped_until_the_next(
+        self, server, conn_id, payload, monkeypatch
+    ):
+        shift = timedelta()
+        real = postgres_module.PostgresDatabase.clock_and_locks
+
+        async def shifted(database):
+            now, busy = await real(database)
+            return now + shift, busy
+
+        def add(id_):
+            server.execute("insert into events values (%s, clock_timestamp() + %s)", [id_, shift])
+
+        monkeypatch.setattr(postgres_module.PostgresDatabase, "clock_and_locks", shifted)
+        add(1)
+        async with running(conn_id, payload=payload, poll_interval=3.0, start_from="now") as watcher:
+            await eventually(lambda: watcher.polls, "a poll")
+            await asyncio.sleep(0.3)
+            shift -= timedelta(hours=1)
+            for id_ in range(2, 20):
+                add(id_)
+                await asyncio.sleep(0.1)
+            add(20)
+            await watcher.until(lambda watcher: watcher.rows >= 19)
+            if payload == "keys":
+                assert set(watcher.keys) >= set(range(2, 21))
+            assert "taken back" in str(watcher.warnings)
+
+
+class TestAnIdleConnection:
+    async def test_is_not_ended_by_a_time_out_for_idle_sessions(self, server, conn_id):
+        server.execute("alter system set idle_session_timeout = '200ms'")
+        server.execute("select pg_reload_conf()")
+        try:
+            async with running(conn_id, poll_interval=0.8) as watcher:
+                insert(server, 1)
+                await watcher.until(lambda watcher: watcher.rows == 1)
+                await watcher.sweeps(2)
+                assert watcher.errors == []
+        finally:
+            server.execute("alter system reset idle_session_timeout")
+            server.execute("select pg_reload_conf()")
+
+
 class TestAStandby:
     async def test_is_watched_by_its_clock_which_is_said(self, server, session):
         insert(server, 1)

@@ -32,6 +32,9 @@ GOOD = [
     {"delivery": "settled"},
     {"where": "kind like '100%' and t = '12:30'"},
     {"cursor_timezone": "Europe/Berlin"},
+    {"where": "a = '--' and b <> ';'"},
+    {"table": ..., "query": "select * from events; -- all of them"},
+    {"max_rows_per_event": 1_000_000},
     {"ignore_roles": ["analyst"], "max_bound_wait": 600},
     {"late_arrival": 0.1, "poll_interval": 0.5},
     {"null_cursor": "error"},
@@ -52,7 +55,28 @@ BAD = [
     ({"table": "a..b"}, "table='a..b': must be a table's name, or schema.name"),
     ({"table": "a."}, "table='a.'"),
     ({"table": 'a"b'}, "table='a\"b'"),
-    ({"table": 5}, "table=5"),
+    ({"table": 5}, "table=5: must be a string"),
+    ({"table": ""}, "table='': must not be empty"),
+    ({"table": " "}, "table=' ': must not be blank"),
+    ({"table": "a. "}, "table='a. ': must be a table's name, or schema.name"),
+    ({"table": '"a"." "'}, "must be a table's name, or schema.name"),
+    ({"table": "a\0b"}, "table='a\\x00b': must have no NUL character"),
+    ({"table": "a\ud800"}, "table='a\\ud800': must be valid Unicode"),
+    (
+        {"table": "a.b.c"},
+        "table='a.b.c': must be a table's name, or schema.name; the database is the connection's",
+    ),
+    ({"table": '"a"."b"."c"'}, "schema.name; the database is the connection's"),
+    ({"table": ..., "query": "  "}, "query='  ': must not be blank"),
+    ({"table": ..., "query": " ;\n"}, "query=' ;\\n': must be more than semicolons and comments"),
+    ({"table": ..., "query": "-- select 1\n/* select\n2 */;"}, "must be more than semicolons and comments"),
+    ({"table": ..., "query": "select '\0'"}, "must have no NUL character"),
+    ({"conn_id": " "}, "conn_id=' ': must not be blank"),
+    ({"cursor_column": "\t"}, "cursor_column='\\t': must not be blank"),
+    ({"columns": ["a\0"]}, "columns='a\\x00': must have no NUL character"),
+    ({"ignore_roles": ["\udcff"]}, "ignore_roles='\\udcff': must be valid Unicode"),
+    ({"where": "  "}, "where='  ': must not be blank"),
+    ({"where": ";"}, "where=';': must be more than semicolons and comments"),
     ({"cursor_column": ""}, "cursor_column=''"),
     ({"cursor_column": None}, "cursor_column=None"),
     ({"where": ""}, "where=''"),
@@ -61,13 +85,26 @@ BAD = [
     ({"payload": "keys"}, "primary_key=None: must name the key for payload='keys'"),
     ({"payload": "keys", "primary_key": []}, "primary_key=[]"),
     ({"payload": "rows", "primary_key": "id"}, "columns=[]: must name the columns"),
-    ({"primary_key": ["id", 5]}, "primary_key=5"),
+    ({"primary_key": ["id", 5]}, "primary_key=5: must be a string"),
+    ({"primary_key": 5}, "primary_key=5: must be a string or a list of strings"),
+    ({"primary_key": ("id",)}, "primary_key=('id',): must be a string or a list of strings"),
+    ({"primary_key": ""}, "primary_key='': must not be empty"),
+    ({"primary_key": ["id", " "]}, "primary_key=' ': must not be blank"),
+    ({"columns": ["a"]}, "columns=['a']: means nothing without payload='rows'"),
+    (
+        {"payload": "keys", "primary_key": "id", "columns": ["a"]},
+        "columns=['a']: means nothing without payload='rows'",
+    ),
     ({"columns": "a, b"}, "columns='a, b': must be a list of strings"),
     ({"ignore_roles": "analyst"}, "ignore_roles='analyst': must be a list of strings"),
     ({"delivery": "eager"}, "delivery='eager': must be 'settled' for payload='window'"),
     ({"delivery": "at once"}, "delivery='at once'"),
     ({"max_rows_per_event": 0}, "max_rows_per_event=0"),
     ({"max_rows_per_event": 1.5}, "max_rows_per_event=1.5"),
+    (
+        {"max_rows_per_event": 1_000_001},
+        "max_rows_per_event=1000001: must be a whole number of at least 1 and at most 1000000",
+    ),
     ({"max_event_bytes": 100}, "max_event_bytes=100"),
     ({"late_arrival": 0}, "late_arrival=0"),
     ({"late_arrival": "5s"}, "late_arrival='5s'"),
@@ -97,6 +134,33 @@ def test_what_is_wrong_is_named_with_its_value_and_what_is_allowed(arguments, me
 def test_all_mistakes_are_told_together():
     told = problem(conn_id="", payload="nonsense", max_rows_per_event=0)
     assert all(name in told for name in ("conn_id=''", "payload='nonsense'", "max_rows_per_event=0"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"cursor_timezone": ""},
+        {"cursor_timezone": 5},
+        {"table": ""},
+        {"table": 5},
+        {"table": " "},
+        {"where": ""},
+        {"where": ";"},
+        {"table": ..., "query": "  "},
+        {"payload": "nonsense"},
+        {"payload": None},
+        {"payload": "keys", "primary_key": ""},
+        {"payload": "keys", "primary_key": 5},
+        {"payload": "keys", "primary_key": False},
+        {"payload": "rows", "primary_key": [], "columns": ["a"]},
+        {"payload": "rows", "primary_key": "id", "columns": None},
+        {"payload": "rows", "primary_key": "id", "columns": ""},
+        {"payload": "keys", "primary_key": "id", "columns": "a"},
+    ],
+    ids=repr,
+)
+def test_a_mistake_is_told_once(arguments):
+    assert len(list(make(**arguments).problems())) == 1
 
 
 class TestWhatIsDerived:

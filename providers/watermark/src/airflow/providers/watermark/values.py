@@ -14,18 +14,28 @@ type          Python value                                    wire value
 ``interval``  :class:`datetime.timedelta`                     ``[days, seconds, microseconds]``
 ``months``    :class:`Interval`: no fixed time                ``[months, days, microseconds]``
 ``array``     :class:`list` and :class:`tuple`                a list of values
-``object``    :class:`dict` with string keys                  an object of values
+``object``    a mapping or a composite, with names            an object of values
 ``range``     a range with ``lower``, ``upper`` and bounds    ``[lower, upper, bounds]``
-``text``      anything else                                   :class:`str` of it
+``text``      anything else that has a lasting text           :class:`str` of it
 ============  ==============================================  =====================================
+
+Geometric values of Postgres are arrays of their coordinates: a point is ``[x, y]``, a box or a line segment
+two points, a line its three coefficients, a circle ``[center, radius]``. A path or a polygon is an object of
+its ``points`` and whether it is ``closed``.
+
+Postgres' ``infinity`` and ``-infinity`` come back as :attr:`datetime.max <datetime.datetime.max>` and
+:attr:`datetime.min <datetime.datetime.min>`, or those of :class:`~datetime.date`. asyncpg gives infinite
+times no zone: they have UTC where a finite time beside them in the same page, array or range has a zone, and
+none otherwise.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -36,6 +46,10 @@ from airflow.providers.watermark.position import decode_position, encode_positio
 __all__ = ["Interval", "Range", "decode_value", "encode_column", "encode_value", "write_column"]
 
 _TYPE: Final = "$type"
+_INFINITE: Final = (datetime.min, datetime.max)  # noqa: DTZ901 - as asyncpg gives them
+_ADDRESS: Final = re.compile(r" at 0x[0-9A-Fa-f]+>")
+"""Of a text that is another one each time, as :meth:`object.__repr__` makes it."""
+
 _write: Final = json.JSONEncoder().encode
 
 
@@ -67,17 +81,18 @@ class Interval(NamedTuple):
     microseconds: int
 
 
-def encode_value(value: object) -> Any:  # noqa: C901, PLR0912 - a table, spelled as a match
+def encode_value(value: object) -> Any:  # noqa: C901 - a table, spelled as a match
     """
     Give the JSON form of a value.
 
     :param value: What a driver gave for a column.
+    :raises EventError: Its type has no form that is the same each time it is read.
     """
     match value:
         case None | bool() | int():
             return value
         case str():
-            return value.encode(errors="backslashreplace").decode()
+            return _unicode(value)
         case float() if not math.isfinite(value):
             return {_TYPE: "float", "value": str(value)}
         case Decimal() if not value.is_finite():
@@ -94,31 +109,66 @@ def encode_value(value: object) -> Any:  # noqa: C901, PLR0912 - a table, spelle
         case Interval():
             return {_TYPE: "months", "value": list(value)}
         case Range():
-            wire_bounds = [encode_value(value.lower), encode_value(value.upper), value.bounds]
-            return {_TYPE: "range", "value": wire_bounds}
+            return {_TYPE: "range", "value": [*encode_column(value[:2]), value.bounds]}
         case list() | tuple():
-            return {_TYPE: "array", "value": [encode_value(each) for each in value]}
-        case dict():
-            return {_TYPE: "object", "value": {str(name): encode_value(each) for name, each in value.items()}}
+            return {_TYPE: "array", "value": encode_column(value)}
+        case Mapping():
+            fields = {_unicode(str(name)): encode_value(each) for name, each in value.items()}
+            return {_TYPE: "object", "value": fields}
+    return _encode_other(value)
+
+
+def _encode_other(value: Any) -> Any:
+    """Give the JSON form of a driver's own type, told by what it has: the driver may not be installed."""
     if all(hasattr(value, name) for name in ("lower", "upper", "lower_inc", "upper_inc", "isempty")):
         return encode_value(_range(value))
     if hasattr(value, "as_string"):  # asyncpg's bit strings, in groups of four
         return {_TYPE: "text", "value": value.as_string().replace(" ", "")}
-    return {_TYPE: "text", "value": str(value)}
+    if hasattr(value, "points") and hasattr(value, "is_closed"):  # asyncpg's paths and polygons
+        return encode_value({"closed": value.is_closed, "points": value.points})
+    if hasattr(value, "keys") and hasattr(value, "items"):  # asyncpg's composites
+        return encode_value(dict(value.items()))
+    text = str(value)
+    if _ADDRESS.search(text):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        msg = f"a value of the type {kind} has no lasting text; cast its column to text, or leave it out"
+        raise EventError(msg)
+    return {_TYPE: "text", "value": _unicode(text)}
+
+
+def _unicode(text: str) -> str:
+    """Escape what no JSON can hold: lone surrogates."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def encode_column(values: Sequence[object]) -> list[Any]:
     """
     Give the JSON forms of many values, most of them of one type: as :func:`encode_value`, and faster.
 
+    Infinite times get the zone that others beside them have.
+
     :param values: Those of one column, say.
+    :raises EventError: As :func:`encode_value`.
     """
     kinds = set(map(type, values))
     if kinds <= _STAND_AS_THEY_ARE or (kinds == {str} and all(map(str.isascii, values))):  # type: ignore[arg-type]
         return list(values)
+    if datetime in kinds:
+        values = _with_zone(values)
     return [
         encoder(value) if (encoder := _ENCODERS.get(type(value))) is not None else encode_value(value)
         for value in values
+    ]
+
+
+def _with_zone(values: Sequence[object]) -> Sequence[object]:
+    if not any(each in values for each in _INFINITE):
+        return values
+    if not any(isinstance(each, datetime) and each.tzinfo is not None for each in values):
+        return values
+    return [
+        each.replace(tzinfo=UTC) if isinstance(each, datetime) and each in _INFINITE else each
+        for each in values
     ]
 
 
@@ -126,19 +176,26 @@ def write_column(wires: Sequence[Any]) -> list[str]:
     """
     Give the JSON texts of many values' JSON forms: as :func:`json.dumps`, and faster.
 
+    Infinite times are written without a zone. Whether they have one depends on the other rows of a page, on
+    which the digest of a row must not depend.
+
     :param wires: What :func:`encode_column` gave.
     """
     kinds = set(map(type, wires))
     if kinds == {int}:
         return list(map(str, wires))
     if kinds == {dict}:
-        return [
+        texts = [
             f'{{"$type": "{wire[_TYPE]}", "value": {_write(wire["value"])}}}'
             if wire["value"].__class__ is str
             else _write(wire)
             for wire in wires
         ]
-    return list(map(_write, wires))
+    else:
+        texts = list(map(_write, wires))
+    if _WITHOUT_ZONE.keys().isdisjoint(texts):
+        return texts
+    return [_WITHOUT_ZONE.get(text, text) for text in texts]
 
 
 def decode_value(wire: object) -> Any:
@@ -206,3 +263,7 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], Any]]] = {
     UUID: lambda value: {_TYPE: "uuid", "value": str(value)},
 }
 """Of the types that most columns have, as :func:`encode_value` would."""
+
+_WITHOUT_ZONE: Final = {
+    _write(encode_value(each.replace(tzinfo=UTC))): _write(encode_value(each)) for each in _INFINITE
+}

@@ -36,6 +36,12 @@ _TLS_OPTIONS: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", 
 _DAY: Final = 86_400_000_000
 
 
+# A role or a database may end sessions that rest between polls; the server has had that since its release 14.
+_NEVER_IDLE: Final = """
+SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'idle_session_timeout'
+"""
+
+
 def _read_interval(parts: tuple[int, int, int]) -> timedelta | Interval:
     """
     Take the parts of an interval as a timedelta, if it gives the same parts back.
@@ -127,11 +133,11 @@ class PostgresLink:
                 await self._introduce()
                 return
             try:
-                import asyncpg  # type: ignore[import-untyped, unused-ignore]
+                asyncpg, hook_class = await asyncio.to_thread(_import_driver)  # takes a second
             except ImportError as error:
                 msg = f"{error}; pip install 'airflow-provider-watermark[postgres]' where the triggerer runs"
                 raise ConfigurationError(msg) from error
-            options = await self._options()
+            options = await self._options(hook_class)
             self._told = options["server_settings"]["application_name"]
             self.generation += 1
             # Without a cache at first: prepared statements do not outlive a pooler's transaction.
@@ -150,6 +156,8 @@ class PostgresLink:
             if not self.pooled:
                 connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT)
             try:
+                if not self.pooled:  # others would get it
+                    await connection.execute(_NEVER_IDLE)
                 await connection.set_type_codec(
                     "interval", schema="pg_catalog", format="tuple", encoder=tuple, decoder=_read_interval
                 )
@@ -158,14 +166,9 @@ class PostgresLink:
                 raise
             self.connection = connection
 
-    async def _options(self) -> dict[str, Any]:
+    async def _options(self, hook_class: Any) -> dict[str, Any]:
         """Read the Airflow connection, with all that the Postgres hook makes of it."""
-        try:
-            from airflow.providers.postgres.hooks.postgres import PostgresHook
-        except ImportError as error:
-            msg = f"{error}; pip install 'airflow-provider-watermark[postgres]' where the triggerer runs"
-            raise ConfigurationError(msg) from error
-        hook = PostgresHook(postgres_conn_id=self._conn_id)
+        hook = hook_class(postgres_conn_id=self._conn_id)
 
         def read() -> dict[str, Any]:
             connection = hook.get_connection(self._conn_id)
@@ -188,6 +191,15 @@ class PostgresLink:
                 "correct it"
             )
             raise ConfigurationError(msg) from error
+
+
+def _import_driver() -> tuple[Any, Any]:
+    import asyncpg  # type: ignore[import-untyped, unused-ignore]
+    import sqlalchemy.dialects.postgresql.asyncpg  # noqa: F401 - the first query imports it on the loop
+
+    from airflow.providers.postgres.hooks.postgres import PostgresHook
+
+    return asyncpg, PostgresHook
 
 
 def connect_options(connection: Any, **settings: str) -> dict[str, Any]:

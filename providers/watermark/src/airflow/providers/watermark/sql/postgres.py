@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
 from airflow.providers.watermark.position import Position
-from airflow.providers.watermark.sql.links import PostgresLink
+from airflow.providers.watermark.sql.links import STATEMENT_TIMEOUT, PostgresLink
 from airflow.providers.watermark.sql.settling import Barrier, BarrierPoint, History
 
 if TYPE_CHECKING:
@@ -165,6 +165,11 @@ class PostgresDatabase:
         now: datetime = rows[0][0]
         return now
 
+    async def clock_and_locks(self) -> tuple[datetime, bool]:
+        """Read the clock, and then see whether another session holds a lock, as each transaction does."""
+        now, busy = (await self._fetch(_CLOCK_AND_LOCKS))[0]
+        return now, busy
+
     async def settled_clock(self) -> tuple[datetime, datetime | None]:
         """
         Read the clock, and see up to when all is settled by it.
@@ -202,8 +207,8 @@ class PostgresDatabase:
         if query is not None:
             earlier = await self.clock()
             highest = (await self.fetch(query.highest()))[0][0]
-        now, busy = (await self._fetch(_CLOCK_AND_LOCKS))[0]
-        clock: datetime = now if earlier is None else earlier
+        now, busy = await self.clock_and_locks()
+        clock = now if earlier is None else earlier
         rows: Sequence[Sequence[Any]] = ()
         if busy:  # which of them count
             rows = await self._fetch(_OPEN_TRANSACTIONS, self._ignore_roles)
@@ -267,23 +272,40 @@ class PostgresDatabase:
         state = str(getattr(error, "sqlstate", None) or type(error).__name__)
         where = f"Postgres, connection {self._conn_id!r}: {action} failed ({state})"
         if advice := _ADVICE.get(state) or _ADVICE.get(state[:2]):
-            # The server's own sentence names tables, columns and roles, never values.
-            return ConfigurationError(f"{where}: {error}; {advice}")
+            # The server's own sentence names tables, columns and roles, never values; but for data errors.
+            told = str(getattr(error, "message", None) or error).partition("\n")[0]
+            return ConfigurationError(f"{where}{'' if state.startswith('22') else f': {told}'}; {advice}")
+        if "arguments for this query" in str(error):
+            return ConfigurationError(f"{where}; where and query take no parameters: write values into them")
+        if state == _TIMED_OUT:
+            return SourceError(
+                f"{where}: it took more than the {STATEMENT_TIMEOUT:.0f} s that a query may; an index that "
+                "begins with the cursor column makes it quick. It is tried again, and nothing is lost"
+            )
         return SourceError(f"{where}; it is tried again, and nothing is lost")
 
 
+_TIMED_OUT: Final = "57014"
 _NO_DATE: Final = (
-    "a date is before the year 1 or after 9999, which Python has not; correct or leave out its row"
+    "a date is before the year 1 or after 9999, or a time is 24:00, which Python has not; correct or leave "
+    "out its row or column"
 )
 _ADVICE: Final = {
     "42P01": "create the table, or correct its name or the connection's search_path",
     "42703": "correct cursor_column, primary_key, columns or where",
     "42501": "grant SELECT to the connection's role",
-    "42883": "the cursor column's type cannot be ordered; name another",
+    "42883": (
+        "the cursor column, or one of primary_key, has a type without an order, or where calls what there is "
+        "not; name another, or correct where"
+    ),
     "25006": "let query and where only read",
     "28": "correct the connection's login or password",
     "3D000": "correct the connection's database",
     "42": "correct the trigger's arguments",
+    "08P01": "correct where or query",
+    "0A": "correct query: what it does is not supported in a derived table",
+    "22": "a value in where, query or a column cannot be computed; correct it, or leave out its row",
+    "55000": "make what is watched ready: a materialized view must have been refreshed",
     "OverflowError": _NO_DATE,
     "ValueError": _NO_DATE,
 }
@@ -299,6 +321,8 @@ _KINDS: Final = {
     "int2": "integer",
     "int4": "integer",
     "int8": "integer",
+    "oid": "integer",
+    "xid8": "integer",
     "numeric": "decimal",
     "float4": "float",
     "float8": "float",

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Question", "WatchedQuery", "split_name"]
 
+_BOUND: Final = "airflow_watermark_"
+"""
+What the names of bound values begin with.
+
+SQLAlchemy replaces ``%(name)s`` wherever it stands, in the author's own SQL as well.
+"""
+
+_KEYWORDS: Final = frozenset({"collation", "concurrently", "lateral", "system_user", "tablesample"})
+"""Those of Postgres that SQLAlchemy does not know: a name that is one must be quoted."""
+
 _PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
@@ -29,8 +39,8 @@ def split_name(name: str) -> list[str]:
     """
     Split a table's name at its dots; a part in double quotes is taken as it is, dots and all.
 
-    :param name: ``table``, ``schema.table`` or ``database.schema.table``.
-    :return: One to three parts, unquoted.
+    :param name: ``table`` or ``schema.table``.
+    :return: One or two parts, unquoted.
     :raises ValueError: It is no such name.
     """
     parts = []
@@ -38,7 +48,7 @@ def split_name(name: str) -> list[str]:
     while rest.startswith(".") and (match := _PART.match(rest, 1)):
         parts.append(match[1].replace('""', '"') if match[1] else match[2])
         rest = rest[match.end() :]
-    if rest or not 1 <= len(parts) <= 3:
+    if rest or not 1 <= len(parts) <= 2:
         msg = f"{name!r} is no table name"
         raise ValueError(msg)
     return parts
@@ -90,12 +100,12 @@ class WatchedQuery:
         :param limit: How many rows are looked at, at least 1.
         """
         values = {**_bounds(low, bound), "limit": limit}
-        return Question(_window(self, "low" in values), values)
+        return _ask(_window(self, "low" in values), values)
 
     def count(self, low: Position, high: Position) -> Question:
         """Ask how many rows ``(low, high]`` has."""
         values = _bounds(low, high)
-        return Question(_count(self, "low" in values), values)
+        return _ask(_count(self, "low" in values), values)
 
     def page(
         self, low: Position, *, after: Sequence[Position] | None, before: Position | None, limit: int
@@ -113,7 +123,7 @@ class WatchedQuery:
             values["low"] = low
         if before is not None:
             values["before"] = before
-        return Question(_page(self, after is not None, "low" in values, before is not None), values)
+        return _ask(_page(self, after is not None, "low" in values, before is not None), values)
 
     def ancient(self, *, after: Sequence[Any] | None, limit: int) -> Question:
         """
@@ -122,7 +132,15 @@ class WatchedQuery:
         :param after: The key of the row to go on behind, exclusive.
         """
         values = {f"after_{index}": value for index, value in enumerate(after or (), start=1)}
-        return Question(_ancient(self, after is not None), {"limit": limit, **values})
+        return _ask(_ancient(self, after is not None), {"limit": limit, **values})
+
+    def keyless(self, position: Position | None) -> Question:
+        """
+        Ask for one row of which a part of the key is NULL; a page may have left it out.
+
+        :param position: At which; ``None``: before ``oldest``.
+        """
+        return _ask(_keyless(self, position is None), {} if position is None else {"low": position})
 
     def highest(self, before: Position | None = None) -> Question:
         """
@@ -130,26 +148,25 @@ class WatchedQuery:
 
         :param before: An exclusive upper bound.
         """
-        return Question(_highest(self, before is not None), {} if before is None else {"before": before})
+        return _ask(_highest(self, before is not None), {} if before is None else {"before": before})
 
     def nulls(self, limit: int) -> Question:
         """Ask how many rows have no position, counting up to ``limit``."""
-        return Question(_nulls(self), {"limit": limit})
+        return _ask(_nulls(self), {"limit": limit})
 
     def ahead(self, position: Position, limit: int) -> Question:
         """Ask how many rows are at or after a position, counting up to ``limit``."""
-        return Question(_ahead(self), {"low": position, "limit": limit})
+        return _ask(_ahead(self), {"low": position, "limit": limit})
 
     def shape(self) -> Question:
         """Ask for no rows at all: only for their types."""
-        import sqlalchemy as sa
-
         names = (self.cursor_column, *self.primary_key, *self.columns)
-        return Question(self.select(*(sa.column(name) for name in names)).limit(0), {})
+        return Question(self.select(*map(_column, names)).limit(0), {})
 
     def quoted_cursor(self, dialect: Dialect) -> str:
         """Give the cursor column as SQL text, percent signs as they are."""
-        quoted = str(dialect.identifier_preparer.quote(self.cursor_column))
+        name = _quoted(self.cursor_column) if self.cursor_column in _KEYWORDS else self.cursor_column
+        quoted = str(dialect.identifier_preparer.quote(name))
         return quoted.replace("%%", "%") if dialect.paramstyle in {"format", "pyformat"} else quoted
 
     @property
@@ -157,7 +174,7 @@ class WatchedQuery:
         """The cursor column, in the order that it has here."""
         import sqlalchemy as sa
 
-        column: ColumnElement[Any] = sa.column(self.cursor_column)
+        column = _column(self.cursor_column)
         return column if self.collation is None else sa.collate(column, self.collation)
 
     def select(self, *columns: Any) -> Select[Any]:
@@ -173,8 +190,8 @@ class WatchedQuery:
         if self.query is not None:
             text = _literal(self.query.rstrip().rstrip(";") + "\n")  # it may end in a comment
             return sa.text(text).columns().subquery("watched")
-        *schema, name = split_name(self.table or "")
-        return sa.table(name, schema=".".join(schema) or None)
+        *schema, name = map(_quoted, split_name(self.table or ""))
+        return sa.table(name, schema=schema[0] if schema else None)
 
 
 def _bounds(low: Position, high: Position) -> dict[str, Any]:
@@ -209,8 +226,8 @@ def _page(query: WatchedQuery, has_after: bool, has_low: bool, has_before: bool)
     import sqlalchemy as sa
 
     cursor = query.cursor
-    keys: list[ColumnElement[Any]] = [sa.column(name) for name in query.primary_key]
-    wanted: list[ColumnElement[Any]] = [sa.column(name) for name in query.columns]
+    keys: list[ColumnElement[Any]] = list(map(_column, query.primary_key))
+    wanted: list[ColumnElement[Any]] = list(map(_column, query.columns))
     statement = query.select(cursor, *keys, *wanted)
     if has_after:
         # A row value: with OR the index would be read from its start.
@@ -229,13 +246,26 @@ def _page(query: WatchedQuery, has_after: bool, has_low: bool, has_before: bool)
 def _ancient(query: WatchedQuery, has_after: bool) -> Select[Any]:  # noqa: FBT001
     import sqlalchemy as sa
 
-    keys: list[ColumnElement[Any]] = [sa.column(name) for name in query.primary_key]
-    wanted: list[ColumnElement[Any]] = [sa.column(name) for name in query.columns]
+    keys: list[ColumnElement[Any]] = list(map(_column, query.primary_key))
+    wanted: list[ColumnElement[Any]] = list(map(_column, query.columns))
     statement = query.select(*keys, *wanted).where(query.cursor < sa.literal_column(str(query.oldest)))
     if has_after:
         row = sa.tuple_(*(_value(f"after_{index}") for index in range(1, 1 + len(keys))))
         statement = statement.where(sa.tuple_(*keys) > row)
     return statement.order_by(*keys).limit(_limit())
+
+
+@lru_cache(maxsize=1024)
+def _keyless(query: WatchedQuery, is_ancient: bool) -> Select[Any]:  # noqa: FBT001
+    import sqlalchemy as sa
+
+    is_null = sa.or_(*(_column(name).is_(None) for name in query.primary_key))
+    statement = query.select(sa.literal_column("1")).where(is_null)
+    if is_ancient:
+        statement = statement.where(query.cursor < sa.literal_column(str(query.oldest)))
+    else:
+        statement = statement.where(query.cursor == _value("low"))
+    return statement.limit(sa.literal_column("1"))
 
 
 @lru_cache(maxsize=1024)
@@ -281,13 +311,30 @@ def _value(name: str) -> ColumnElement[Any]:
     """Bind a value without a type: the database takes it for the column's, whatever that is."""
     import sqlalchemy as sa
 
-    return sa.bindparam(name, type_=sa.types.NullType())
+    return sa.bindparam(_BOUND + name, type_=sa.types.NullType())
 
 
 def _limit() -> Any:
     import sqlalchemy as sa
 
-    return sa.bindparam("limit", type_=sa.types.Integer())
+    return sa.bindparam(f"{_BOUND}limit", type_=sa.types.Integer())
+
+
+def _ask(statement: Select[Any], values: Mapping[str, Any]) -> Question:
+    return Question(statement, {_BOUND + name: value for name, value in values.items()})
+
+
+def _column(name: str) -> ColumnElement[Any]:
+    import sqlalchemy as sa
+
+    return sa.column(_quoted(name))
+
+
+def _quoted(name: str) -> str:
+    """Have a name put in quotes, whatever SQLAlchemy knows of the reserved words of this server's release."""
+    from sqlalchemy.sql.elements import quoted_name
+
+    return quoted_name(name, quote=True)
 
 
 def _literal(text: str) -> str:

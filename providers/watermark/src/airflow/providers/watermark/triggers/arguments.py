@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Iterator
 
-__all__ = ["choice", "flat_list", "number", "suggest", "text", "whole"]
+__all__ = ["choice", "flat_list", "number", "sql", "suggest", "text", "whole"]
 
 Problem = str
 
 _MOST_SECONDS = 1e9  # a date long before now does not exist
+_BLANK_SQL = re.compile(r"\s|;|--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 def number(
@@ -58,6 +60,10 @@ def text(name: str, value: object, *, empty: bool = False, optional: bool = Fals
         yield f"{name}={value!r}: must be a string"
     elif not value and not empty:
         yield f"{name}={value!r}: must not be empty"
+    elif not value.strip() and not empty:
+        yield f"{name}={value!r}: must not be blank"
+    elif "\0" in value:
+        yield f"{name}={value!r}: must have no NUL character"
     elif ("{{" in value and "}}" in value) or ("{%" in value and "%}" in value):
         yield f"{name}={value!r}: Airflow renders no templates in asset watchers; write the value itself"
     else:
@@ -67,12 +73,24 @@ def text(name: str, value: object, *, empty: bool = False, optional: bool = Fals
             yield f"{name}={value!r}: must be valid Unicode"
 
 
-def flat_list(name: str, value: object) -> Iterator[Problem]:
-    """Find what is wrong with a list of texts."""
-    if not isinstance(value, list):
-        yield f"{name}={value!r}: must be a list of strings"
+def sql(name: str, value: object) -> Iterator[Problem]:
+    """Find what is wrong with a piece of SQL, which may be left out."""
+    problems = list(text(name, value, optional=True))
+    if not problems and isinstance(value, str) and not _BLANK_SQL.sub("", value):
+        problems = [f"{name}={value!r}: must be more than semicolons and comments"]
+    yield from problems
+
+
+def flat_list(name: str, value: object, *, single: bool = False) -> Iterator[Problem]:
+    """
+    Find what is wrong with a list of texts.
+
+    :param single: Whether one text will do, as it is.
+    """
+    if not isinstance(value, list) and not (single and isinstance(value, str)):
+        yield f"{name}={value!r}: must be {'a string or ' if single else ''}a list of strings"
         return
-    for entry in value:
+    for entry in value if isinstance(value, list) else [value]:
         yield from text(name, entry)
 
 

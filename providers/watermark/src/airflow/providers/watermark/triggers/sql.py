@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, ClassVar, Final
 from zoneinfo import ZoneInfo, available_timezones
@@ -24,7 +24,7 @@ from airflow.providers.watermark.position import (
     is_after,
     position_type,
 )
-from airflow.providers.watermark.sql.query import WatchedQuery, split_name
+from airflow.providers.watermark.sql.query import Question, WatchedQuery, split_name
 from airflow.providers.watermark.sql.rows import RowChanges, read_position
 from airflow.providers.watermark.sql.settling import local_floor
 from airflow.providers.watermark.triggers import arguments
@@ -36,6 +36,12 @@ __all__ = ["SQLUpdatedAtTrigger"]
 PAGE_SIZE: Final = 1000
 """Rows that are read, and held in memory, at a time."""
 
+FIRST_PAGE_SIZE: Final = 50
+"""The same where rows may be long, until it is known how long they are."""
+
+PAGE_BYTES: Final = 4_194_304
+"""Bytes of texts and the like that a page should not have more of."""
+
 SLICE_SIZE: Final = 100
 """Rows that are made ready at a time, before the event loop has its turn."""
 
@@ -45,6 +51,7 @@ LOOK_EVERY: Final = 10
 MICROSECOND: Final = timedelta(microseconds=1)
 
 _START_KINDS: Final = ("timestamp", "naive-timestamp", "date", "integer", "decimal", "uuid")
+_KINDS: Final = frozenset((*_START_KINDS, "float", "string", "bytes"))
 _CLOCKED: Final = frozenset({"timestamp", "naive-timestamp", "date"})
 _MAX_COUNTED: Final = 1000
 
@@ -79,9 +86,9 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
     :param where: A further predicate, in the database's SQL.
     :param payload: ``"window"``, ``"keys"`` or ``"rows"``.
     :param columns: The columns of ``payload="rows"`` beside the key and the cursor.
-    :param max_rows_per_event: The most rows in one event, at least 1; a window has about that many, and never
-        ends between rows with the same cursor. ``None`` means 500, and 100,000 for windows, which carry no
-        rows: windows follow one another ``commit_delay`` and a little more apart.
+    :param max_rows_per_event: The most rows in one event, 1 to 1,000,000; a window has about that many, and
+        never ends between rows with the same cursor. ``None`` means 500, and 100,000 for windows, which carry
+        no rows: windows follow one another ``commit_delay`` and a little more apart.
     :param null_cursor: What to do about rows without a cursor, which cannot be delivered: ``"warn"``,
         ``"ignore"``, or ``"error"``, which delivers nothing until there are none.
     :param cursor_timezone: The time zone of a cursor column without one, such as ``"UTC"``; needed for it.
@@ -122,6 +129,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         self._asked: WatchedQuery | None = None
         self._asked_kind: str | None = None
         self._polls = 0
+        self._page_size = FIRST_PAGE_SIZE if self.payload == "rows" else PAGE_SIZE
         self._looks = True
 
     # -- Arguments ------------------------------------------------------------------------------------
@@ -175,35 +183,52 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         yield from arguments.text("conn_id", self.conn_id)
         yield from self._source_problems()
         yield from arguments.text("cursor_column", self.cursor_column)
-        for name in ("where", "query", "cursor_timezone"):
-            yield from arguments.text(name, getattr(self, name), optional=True)
-        yield from arguments.choice("payload", self.payload, ("window", "keys", "rows"))
+        yield from arguments.sql("where", self.where)
+        yield from self._payload_problems()
         yield from arguments.choice("null_cursor", self.null_cursor, ("warn", "ignore", "error"))
-        for name in ("columns", "ignore_roles"):
-            yield from arguments.flat_list(name, getattr(self, name))
-        if self.primary_key is not None and not isinstance(self.primary_key, str):
-            yield from arguments.flat_list("primary_key", self.primary_key)
-        if not self.delivers_windows and not self.primary_key:
-            yield f"primary_key={self.primary_key!r}: must name the key for payload={self.payload!r}"
-        if self.payload == "rows" and not self.columns:
-            yield f"columns={self.columns!r}: must name the columns to deliver for payload='rows'"
-        if self.delivers_windows and self.delivery == "eager":
-            yield "delivery='eager': must be 'settled' for payload='window', whose windows are final"
+        yield from arguments.flat_list("ignore_roles", self.ignore_roles)
         if self.max_rows_per_event is not None:
-            yield from arguments.whole("max_rows_per_event", self.max_rows_per_event, at_least=1)
+            yield from arguments.whole(
+                "max_rows_per_event", self.max_rows_per_event, at_least=1, at_most=1_000_000
+            )
         if self.max_bound_wait is not None:
             yield from arguments.number("max_bound_wait", self.max_bound_wait, above=0)
-        if isinstance(self.cursor_timezone, str) and self.cursor_timezone not in available_timezones():
-            yield f"cursor_timezone={self.cursor_timezone!r}: must be a time zone such as 'UTC'"
+        if self.cursor_timezone is not None:
+            problems = list(arguments.text("cursor_timezone", self.cursor_timezone))
+            if not problems and self.cursor_timezone not in available_timezones():
+                problems = [f"cursor_timezone={self.cursor_timezone!r}: must be a time zone such as 'UTC'"]
+            yield from problems
 
     def _source_problems(self) -> Iterator[str]:
         if (self.table is None) == (self.query is None):
             yield f"table={self.table!r}, query={self.query!r}: exactly one of the two must be given"
-        if self.table is not None:
-            try:
-                split_name(self.table)
-            except (ValueError, TypeError):
-                yield f"table={self.table!r}: must be a table's name, or schema.name"
+        yield from arguments.sql("query", self.query)
+        problems = list(arguments.text("table", self.table, optional=True))
+        yield from problems
+        if self.table is None or problems:
+            return
+        try:
+            is_name = all(map(str.strip, split_name(self.table)))
+        except ValueError:
+            is_name = False
+        if not is_name:
+            has_database = len(list(filter(str.strip, self.table.split(".")))) > 2
+            hint = "; the database is the connection's" if has_database else ""
+            yield f"table={self.table!r}: must be a table's name, or schema.name{hint}"
+
+    def _payload_problems(self) -> Iterator[str]:
+        yield from arguments.choice("payload", self.payload, ("window", "keys", "rows"))
+        yield from arguments.flat_list("columns", self.columns)
+        if self.primary_key is not None:
+            yield from arguments.flat_list("primary_key", self.primary_key, single=True)
+        if self.payload in ("keys", "rows") and self.primary_key in (None, []):
+            yield f"primary_key={self.primary_key!r}: must name the key for payload={self.payload!r}"
+        if self.payload == "rows" and self.columns == []:
+            yield f"columns={self.columns!r}: must name the columns to deliver for payload='rows'"
+        if self.payload in ("window", "keys") and self.columns and isinstance(self.columns, list):
+            yield f"columns={self.columns!r}: means nothing without payload='rows'"
+        if self.delivers_windows and self.delivery == "eager":
+            yield "delivery='eager': must be 'settled' for payload='window', whose windows are final"
 
     # -- The database ---------------------------------------------------------------------------------
 
@@ -222,7 +247,13 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         self.log.info("The settled bound is %s", self._database.describe())
 
     async def _learn_kind(self) -> None:
-        self._kind = await self._database.kind(self._query)
+        try:
+            kind = await self._database.kind(self._query)
+        except PositionTypeError as error:
+            raise self._no_cursor(str(error)) from error
+        if kind is not None and kind not in _KINDS:
+            raise self._no_cursor(f"its type is {kind}")
+        self._kind = kind
         if self._kind == "string" and self._database.collation is None:
             msg = (
                 f"{self.source}: the texts of {self.cursor_column!r} have another order in the database than "
@@ -235,6 +266,13 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
                 "the one in which it is written, such as 'UTC'"
             )
             raise ConfigurationError(msg)
+
+    def _no_cursor(self, why: str) -> ConfigurationError:
+        msg = (
+            f"{self.source}: the column {self.cursor_column!r} cannot be a cursor: {why}; name one of "
+            "timestamps, dates, numbers, texts, uuids or bytes"
+        )
+        return ConfigurationError(msg)
 
     async def close(self) -> None:
         """Give the connection back."""
@@ -347,7 +385,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             raise ValueError(start)
         msg = (
             f"{self.source}: start_from={start!r} is no position of {self.cursor_column!r}, whose type is "
-            f"{self._kind}"
+            f"{self._kind}{'; write it like 2026-03-01T12:00:00Z' if self._kind == 'timestamp' else ''}"
         )
         raise ConfigurationError(msg)
 
@@ -379,20 +417,65 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         """Read rows in the order of (cursor, primary key), page by page."""
         query, database = self._query, self._database
         after: Any = sweep.cursor
+        limit = self._page_size
         before = self._upper_bound(sweep)
         if query.oldest is not None and sweep.low is BEGINNING and (after is None or _is_first(after[0])):
             async for page in self._read_ancient(sweep):
                 yield page
             after = None
         while True:
-            rows = await database.fetch(query.page(sweep.low, after=after, before=before, limit=PAGE_SIZE))
+            if after is not None:
+                await self._require_keys(query.keyless(after[0]))
+            rows = await database.fetch(query.page(sweep.low, after=after, before=before, limit=limit))
+            is_last, limit = len(rows) < limit, self._next_page_size(rows, limit)
             for start in range(0, len(rows), SLICE_SIZE):
                 part = rows[start : start + SLICE_SIZE]
-                after = (read_position(part[-1][0], self._kind), *part[-1][1 : 1 + len(query.primary_key)])
+                after = self._place(read_position(part[-1][0], self._kind), part)
                 yield Page(changes=self._rows.news(part, sweep), cursor=after)
                 await asyncio.sleep(0)
-            if len(rows) < PAGE_SIZE:
+            if is_last:
                 return
+
+    def _next_page_size(self, rows: Sequence[Sequence[Any]], limit: int) -> int:
+        """Choose how many rows to read next, by the bytes that the last ones had: memory is bounded."""
+        size = sum(len(value) for row in rows for value in row if isinstance(value, str | bytes))
+        if size > PAGE_BYTES:
+            self._page_size = max(1, limit * PAGE_BYTES // size)
+        elif len(rows) == limit:
+            self._page_size = min(PAGE_SIZE, 4 * limit)
+        return self._page_size
+
+    async def _require_keys(self, question: Question) -> None:
+        """
+        Check that no row is hidden by a key that is NULL: such a one comes neither before nor after others.
+
+        :raises ConfigurationError: There is one.
+        """
+        if await self._database.fetch(question):
+            raise self._no_key("is NULL in some rows")
+
+    def _place(self, position: Any, rows: Sequence[Sequence[Any]]) -> Any:
+        """
+        Give the place behind some rows, as a position.
+
+        :raises ConfigurationError: A key can be none.
+        """
+        width = 1 + len(self._query.primary_key)
+        if any(None in row[1:width] for row in rows):
+            raise self._no_key("is NULL in some rows")
+        place = (position, *rows[-1][1:width])
+        try:
+            position_type(place)
+        except PositionTypeError as error:
+            raise self._no_key(f"cannot tell rows apart: {error}") from error
+        return place
+
+    def _no_key(self, why: str) -> ConfigurationError:
+        msg = (
+            f"{self.source}: primary_key={self.primary_key!r} {why}; name columns of numbers, texts, uuids, "
+            "bytes or times that are never NULL, or leave those rows out by where"
+        )
+        return ConfigurationError(msg)
 
     async def _read_ancient(self, sweep: Sweep) -> AsyncGenerator[Page, None]:
         """
@@ -404,11 +487,14 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         key = None if sweep.cursor is None else sweep.cursor[1:]  # type: ignore[index]
         count = 0
         while True:
+            if key is not None:
+                await self._require_keys(self._query.keyless(None))
             found = await self._database.fetch(self._query.ancient(after=key, limit=SLICE_SIZE))
             rows = [(first, *row) for row in found]
             if rows:
-                count, key = count + len(rows), rows[-1][1 : 1 + len(self._query.primary_key)]
-                yield Page(changes=self._rows.news(rows, sweep), cursor=(first, *key))
+                place = self._place(first, rows)
+                count, key = count + len(rows), place[1:]
+                yield Page(changes=self._rows.news(rows, sweep), cursor=place)
             if len(rows) < SLICE_SIZE:
                 break
         text = f"{count} rows are dated before the year 1; in events they have the cursor {first}"

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.watermark.change import HighWatermark, Window, digest
@@ -44,6 +45,9 @@ run takes events up to it. Without this last event the end of a burst would wait
 MIN_SECONDS: Final = 0.01
 MAX_SECONDS: Final = 1e9
 
+UNKNOWN: Final = timedelta(days=1)
+"""For how long a source may have had another clock, when the watcher has just begun and cannot know."""
+
 MAX_BACKOFF: Final = 300.0
 """Seconds that a watcher waits at the most after an error."""
 
@@ -63,6 +67,8 @@ class Watch:
         self._health = Health(trigger, committer)
         self._restless = False
         self._event_at: float | None = None
+        self._asked_at: float | None = None
+        self._unwatched = UNKNOWN
 
     async def run(self) -> AsyncGenerator[Emission, None]:
         """Watch for ever: sweep, hand over what is new, rest."""
@@ -193,12 +199,22 @@ class Watch:
             slots[digest(identity)] = Pending(since, last)
         return slots
 
+    async def _ask_bounds(self) -> HighWatermark:
+        """Ask how far the source is settled, and note how long ago it was asked before."""
+        asked_at = time.monotonic()
+        bounds = await self._trigger.get_high_watermark()
+        now = time.monotonic()
+        self._unwatched = UNKNOWN if self._asked_at is None else timedelta(seconds=now - self._asked_at)
+        self._asked_at = asked_at
+        return bounds
+
     def _pull_back(self, state: WatermarkState, bounds: HighWatermark) -> WatermarkState:
         """
         Take back a low watermark that is in the future, if nobody asked for it.
 
         The source's clock was wrong when it was made: what has been stamped since is at or before it, and
-        would never be looked for.
+        would never be looked for. It may have been set right soon after it was asked last: what has been
+        stamped since then comes, too.
         """
         ahead = bounds.due is not None and is_after(state.low, bounds.due)
         asked_for = state.epoch > 1 or self._trigger.start_from not in ("now", "beginning")
@@ -211,15 +227,16 @@ class Watch:
         # Without a settled bound yet, from a barrier that still stands, there is nothing to take it back to.
         if not ahead or asked_for or state.high is not None or bounds.bound is BEGINNING:
             return state
+        low = _earlier(bounds.bound, self._unwatched)
         strays = state.stray_low
-        if strays is not None and is_after(strays, bounds.bound):
-            strays = bounds.bound
-        return replace(state, low=bounds.bound, stray_low=strays, anchor=None)
+        if strays is not None and is_after(strays, low):
+            strays = low
+        return replace(state, low=low, stray_low=strays, anchor=None)
 
     async def _sweep(self, state: WatermarkState) -> AsyncGenerator[Emission, None]:
         """Read the source once, from the state's low watermark or from where an earlier sweep broke off."""
         trigger = self._trigger
-        bounds = await trigger.get_high_watermark()
+        bounds = await self._ask_bounds()
         state = self._pull_back(state, bounds).follow_rule(bounds.stray_rule, bounds.step)
         slots = await self._late_slots(bounds, state.low, state.pending)
         state = replace(state, pending=slots)
@@ -271,7 +288,7 @@ class Watch:
         been committed: so after a crash the very same window comes again, and no other that overlaps it.
         """
         trigger, committer = self._trigger, self._committer
-        bounds = await trigger.get_high_watermark()
+        bounds = await self._ask_bounds()
         if (pulled := self._pull_back(state, bounds)) is not state:
             # In a new epoch, or its windows would overlap with those that were delivered.
             state = await committer.intend(replace(pulled, epoch=state.epoch + 1))
@@ -322,6 +339,18 @@ class Watch:
             and f"{sweep.future_count} changes are dated in the future and wait until then; the first is "
             f"{first.identity!r} at {first.position!r}",
         )
+
+
+def _earlier(position: Position, passed: timedelta) -> Position:
+    """Give the position so long before one of a clock."""
+    try:
+        if isinstance(position, datetime):
+            return position - passed
+        if isinstance(position, date):
+            return position - timedelta(days=1 + passed.days)
+    except OverflowError:
+        return BEGINNING
+    return position
 
 
 def _seconds(value: object, default: float) -> float:
