@@ -75,7 +75,7 @@ $(LOCALSTACK_VENV)/.installed: requirements/localstack.txt $(VENV)/.requirements
 	@$(UV) pip install --quiet --python $(LOCALSTACK_VENV)/bin/python --requirement requirements/localstack.txt
 	@touch $@
 
-test: venv localstack-venv ## run all tests, with real S3 servers and a real Airflow
+test: venv localstack-venv $(VENV)/.docs ## run all tests, with real S3 servers and a real Airflow
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(TESTS)
 
 demo: venv ## show the main job in a real Airflow (KEEP=1 leaves it running)

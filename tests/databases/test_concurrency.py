@@ -113,6 +113,11 @@ class Outcome:
     comparisons: dict[tuple[str, str], Comparison]
 
 
+EVERY_ROLE = pytest.mark.parametrize("role", ["owner", "select only"])
+EVERY_MODE = pytest.mark.parametrize("mode", ["window", "keys", "rows"])
+
+
+# No classes here: each would be run by another worker, with a run of its own.
 @pytest.fixture(scope="module")
 def outcome():
     with postgres() as owner:
@@ -187,41 +192,52 @@ def test_the_naive_poller_loses_rows(outcome):
     assert len(outcome.naive.missed) > 100
 
 
-@pytest.mark.parametrize("role", ["owner", "select only"])
-@pytest.mark.parametrize("mode", ["window", "keys", "rows"])
-class TestEveryWatcher:
-    def test_misses_nothing(self, outcome, role, mode):
-        assert outcome.comparisons[role, mode].missed == []
-
-    def test_repeats_nothing(self, outcome, role, mode):
-        assert outcome.comparisons[role, mode].repeated == {}
-
-    def test_delivers_nothing_that_was_not_committed(self, outcome, role, mode):
-        assert outcome.comparisons[role, mode].unknown == []
-
-    def test_meets_no_error(self, outcome, role, mode):
-        assert outcome.watched[role, mode].watcher.errors == []
+@EVERY_ROLE
+@EVERY_MODE
+def test_every_watcher_misses_nothing(outcome, role, mode):
+    assert outcome.comparisons[role, mode].missed == []
 
 
-@pytest.mark.parametrize("role", ["owner", "select only"])
-class TestWindows:
-    def test_are_contiguous_and_disjoint(self, outcome, role):
-        windows = outcome.watched[role, "window"].watcher.windows
-        assert len(windows) > 2
-        assert windows[0].low is BEGINNING
-        assert all(earlier.high == later.low for earlier, later in pairwise(windows))
-        assert all(earlier.high < later.high for earlier, later in pairwise(windows))
-
-    def test_are_final_rows_may_leave_but_never_enter(self, outcome, role):
-        assert outcome.watched[role, "window"].entered == []
-
-    def test_have_no_more_rows_than_their_event_says(self, outcome, role):
-        each = outcome.watched[role, "window"]
-        counts = [window.count for window in each.watcher.windows]
-        assert all(len(rows) <= count for (_, rows), count in zip(each.reader.reads, counts, strict=True))
+@EVERY_ROLE
+@EVERY_MODE
+def test_every_watcher_repeats_nothing(outcome, role, mode):
+    assert outcome.comparisons[role, mode].repeated == {}
 
 
-@pytest.mark.parametrize("role", ["owner", "select only"])
+@EVERY_ROLE
+@EVERY_MODE
+def test_every_watcher_delivers_nothing_that_was_not_committed(outcome, role, mode):
+    assert outcome.comparisons[role, mode].unknown == []
+
+
+@EVERY_ROLE
+@EVERY_MODE
+def test_every_watcher_meets_no_error(outcome, role, mode):
+    assert outcome.watched[role, mode].watcher.errors == []
+
+
+@EVERY_ROLE
+def test_windows_are_contiguous_and_disjoint(outcome, role):
+    windows = outcome.watched[role, "window"].watcher.windows
+    assert len(windows) > 2
+    assert windows[0].low is BEGINNING
+    assert all(earlier.high == later.low for earlier, later in pairwise(windows))
+    assert all(earlier.high < later.high for earlier, later in pairwise(windows))
+
+
+@EVERY_ROLE
+def test_windows_are_final_rows_may_leave_but_never_enter(outcome, role):
+    assert outcome.watched[role, "window"].entered == []
+
+
+@EVERY_ROLE
+def test_windows_have_no_more_rows_than_their_event_says(outcome, role):
+    each = outcome.watched[role, "window"]
+    counts = [window.count for window in each.watcher.windows]
+    assert all(len(rows) <= count for (_, rows), count in zip(each.reader.reads, counts, strict=True))
+
+
+@EVERY_ROLE
 @pytest.mark.parametrize("mode", ["keys", "rows"])
 def test_changes_come_within_two_polls(outcome, role, mode):
     assert outcome.comparisons[role, mode].p99_delay <= outcome.watched[role, mode].two_polls

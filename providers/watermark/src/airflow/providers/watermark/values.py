@@ -23,10 +23,9 @@ Geometric values of Postgres are arrays of their coordinates: a point is ``[x, y
 two points, a line its three coefficients, a circle ``[center, radius]``. A path or a polygon is an object of
 its ``points`` and whether it is ``closed``.
 
-Postgres' ``infinity`` and ``-infinity`` come back as :attr:`datetime.max <datetime.datetime.max>` and
-:attr:`datetime.min <datetime.datetime.min>`, or those of :class:`~datetime.date`. asyncpg gives infinite
-times no zone: they have UTC where a finite time beside them in the same page, array or range has a zone, and
-none otherwise.
+Postgres' ``infinity`` and ``-infinity`` come back as ``datetime.max`` and ``datetime.min``, or those of
+:class:`~datetime.date`. asyncpg gives infinite times no zone: they have UTC where a finite time beside them
+in the same page, array or range has a zone, and none otherwise.
 """
 
 from __future__ import annotations
