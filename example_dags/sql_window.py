@@ -29,9 +29,9 @@ sales = watch(
     ),
 )
 
-with DAG("copy_sales", schedule=sales, max_active_runs=1, tags=["example", "watermark"]):
+with DAG("copy_sales", schedule=sales, tags=["example", "watermark"]):
 
-    @task
+    @task(max_active_tis_per_dag=1)  # one copy at a time; at a limit of runs, windows would wait
     def copy_window(triggering_asset_events: dict[Any, Any] | None = None) -> int:
         """Copy the run's window; a run that you start by hand has none.
 

@@ -97,7 +97,7 @@ class ProviderConfiguration(_Generated):
             for name, option in content["options"].items():
                 facts = {
                     "Default": f"``{option['default']}``" if option["default"] else "none",
-                    "Example": f"``{option['example']}``",
+                    "Example": "" if option["example"] is None else f"``{option['example']}``",
                     "Environment variable": f"``AIRFLOW__{section.upper()}__{name.upper()}``",
                     "Since": option["version_added"],
                 }

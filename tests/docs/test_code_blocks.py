@@ -20,7 +20,7 @@ from airflow.providers.watermark.provider_info import get_provider_info
 from tests.docs.events import triggering_events
 from tests.docs.pages import PAGES, ROOT, Block, all_blocks, blocks_of
 
-LANGUAGES = {"bash", "console", "ini", "json", "postgresql", "python", "sql", "text", "yaml"}
+LANGUAGES = {"bash", "console", "ini", "json", "postgresql", "python", "sql", "text", "toml", "yaml"}
 FREE = {"console", "text"}
 """Shows what is printed or drawn."""
 
@@ -176,3 +176,8 @@ def _require_extras(requirements: list[str]) -> None:
         assert match, requirement
         if match[1] == project["name"]:
             assert set((match[2] or "").split(",")) <= {*project["optional-dependencies"], ""}
+
+
+@pytest.mark.parametrize("block", all_blocks("toml"), ids=lambda block: block.name)
+def test_toml_can_be_read_and_names_the_entry_point_that_airflow_looks_for(block):
+    assert "apache_airflow_provider" in tomllib.loads(block.code)["project"]["entry-points"]

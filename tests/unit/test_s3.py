@@ -1190,3 +1190,63 @@ async def test_markers_of_uploads_that_go_in_a_circle_are_an_error(stub, said, m
         await watching.polls(stub, 6, operation="ListMultipartUploads")
         await asyncio.sleep(0.1)
         assert any("the list of uploads breaks off" in line for line in said())
+
+
+# --- what answers in S3's place, and clocks that are wrong --------------------------------------------------
+
+NO_LISTINGS = {
+    "a page for people": b"<html><body>Please log in</body></html>",
+    "nothing": b"",
+    "another list": b"<ListAllMyBucketsResult></ListAllMyBucketsResult>",
+    "a list of nothing": b"<ListBucketResult></ListBucketResult>",
+    "a list that lacks its entries": (
+        b"<ListBucketResult><KeyCount>2</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", NO_LISTINGS.values(), ids=NO_LISTINGS)
+@pytest.mark.parametrize("operation", ["ListObjectsV2", "ListMultipartUploads"])
+async def test_an_answer_that_is_no_listing_is_an_error_and_never_an_empty_one(stub, clock, operation, body):
+    if operation == "ListMultipartUploads" and b"KeyCount" in body:
+        body = b"<ListMultipartUploadsResult></ListMultipartUploadsResult>"
+    stub.put("a", b"1", NOON - 5 * SECOND)
+    upload = stub.create_upload("u", NOON - 5 * SECOND)
+    async with Watching() as watching_:
+        await watching_.until("a")
+        usual = stub._operations[operation]
+        stub._operations[operation] = lambda call: Reply(body, {"Content-Type": "text/html"})
+        stub.put("b", b"1")
+        stub.complete_upload(upload, b"late")
+        await watching_.polls(stub, 3, operation)
+        clock.tick(700)
+        await watching_.polls(stub, 3, operation)
+        stub._operations[operation] = usual
+        await watching_.until("a", "b", "u")
+
+
+@pytest.mark.parametrize("is_rewound", [False, True], ids=["as it was", "rewound before"])
+@pytest.mark.parametrize(("ahead", "away"), [(700, 300), (630, 60), (700, 20), (90000, 60)])
+async def test_a_clock_that_was_ahead_and_is_set_right_loses_nothing(stub, clock, ahead, away, is_rewound):
+    stub.put("a", b"1", NOON - 5 * SECOND)
+    async with Watching() as watching_:
+        await watching_.until("a")
+        if is_rewound:
+            await watching_.polls(stub, 2)
+            stored = await watching_.store.load(watching_.trigger.key)
+            state = WatermarkState.from_wire(stored)
+            rewound = dataclasses.replace(state.rewind(state.low), revision=state.revision + 1)
+            await watching_.store.save(watching_.trigger.key, rewound.to_wire(), expected=stored)
+            await watching_.polls(stub, 4)
+        clock.tick(ahead)
+        await watching_.polls(stub, 4)
+        stub.fail("InternalError")  # nobody asks for a while
+        await watching_.polls(stub, 2, "ListMultipartUploads")
+        clock.tick(1 - ahead)
+        stub.put("b", b"1")
+        clock.tick(away - 1)
+        stub.clear()
+        async with asyncio.timeout(10):
+            while "b" not in watching_.keys:
+                clock.tick(1)
+                await watching_.polls(stub, 2)

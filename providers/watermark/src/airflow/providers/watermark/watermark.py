@@ -72,6 +72,7 @@ class WatermarkState:
     :param stray_rule: By what rule a change counted as a stray.
     :param restless: Whether the newest event followed another so closely that Airflow may have stored it
         without starting a run: then one without changes is owed.
+    :param asked: The low watermark that somebody has asked for: by ``start_from``, or by a rewind.
     :param epoch: Raised by each rewind: what is delivered again on purpose has another epoch.
     :param revision: Raised by each save.
     :param status: ``None``, or the error that the watcher waits to see mended: ``error`` and ``since``.
@@ -88,6 +89,7 @@ class WatermarkState:
     stray_high: Position | None = None
     stray_rule: str | None = None
     restless: bool = False
+    asked: Position | None = None
     epoch: int = 1
     revision: int = 0
     status: Mapping[str, str] | None = None
@@ -116,7 +118,25 @@ class WatermarkState:
             anchor=None,
             stray_low=None if self.stray_low is None else low,
             stray_high=None,
+            asked=low,
             epoch=self.epoch + 1,
+        )
+
+    def pull_back(self, low: Position) -> Self:
+        """
+        Take back what has gone past a position, since a wrong clock had told that all up to there is settled.
+
+        :param low: The cut, inclusive, from which on changes are looked for again.
+        """
+        strays = self.stray_low
+        return replace(
+            self,
+            low=low if is_after(self.low, low) else self.low,
+            high=None,
+            cursor=None,
+            anchor=None,
+            stray_low=low if strays is not None and is_after(strays, low) else strays,
+            stray_high=None,
         )
 
     def follow_rule(self, rule: str | None, step: timedelta) -> Self:
@@ -159,7 +179,7 @@ class WatermarkState:
             # What only some watchers have.
             **{
                 name: encode_position(position)
-                for name in ("anchor", "stray_low", "stray_high")
+                for name in ("anchor", "stray_low", "stray_high", "asked")
                 if (position := getattr(self, name)) is not None
             },
             **({} if self.stray_rule is None else {"stray_rule": self.stray_rule}),
@@ -205,7 +225,7 @@ class WatermarkState:
                 },
                 **{
                     name: decode_position(wire[name])
-                    for name in ("anchor", "stray_low", "stray_high")
+                    for name in ("anchor", "stray_low", "stray_high", "asked")
                     if name in wire
                 },
                 stray_rule=wire.get("stray_rule"),

@@ -73,6 +73,7 @@ class DbApiDatabase:
     """
 
     exact: Final = False
+    waits: Final = False
     oldest: Final = None
 
     def __init__(self, conn_id: str, *, log: logging.Logger | logging.LoggerAdapter[Any]) -> None:

@@ -255,6 +255,11 @@ class PostgresDatabase:
         """Whether the barrier holds on this server."""
         return not (self._open_link.in_recovery or self._open_link.pooled)
 
+    @property
+    def waits(self) -> bool:
+        """Whether open transactions hold the settled bound back."""
+        return self.exact and self.barrier.pending is not None
+
     def describe(self) -> str:
         """Say where the settled bound comes from."""
         if self.exact:

@@ -179,6 +179,14 @@ class S3PrefixTrigger(ObjectStoreTrigger):
                 client.retire()
             raise self._error(operation, error) from error
         self.requests += _requests(answer)
+        # A page for people, from a proxy, would be taken for an empty listing.
+        if "IsTruncated" not in answer:
+            msg = (
+                f"S3 bucket {self.bucket_name!r}, connection {self.aws_conn_id!r}: the answer to {operation} "
+                "is no page of a listing; something else may answer in S3's place, such as a proxy. It is "
+                "tried again, and nothing is lost"
+            )
+            raise SourceError(msg)
         return answer
 
     def _error(self, operation: str, error: Exception) -> WatermarkError:
@@ -298,6 +306,12 @@ class S3PrefixTrigger(ObjectStoreTrigger):
                 objects=page.objects, first=page.first, last=page.last, count=page.count, token=token
             )
         found = [_listed(entry) for entry in answer.get("Contents", ())]
+        if answer.get("KeyCount", 0) > len(found):
+            msg = (
+                f"{self.where}: a page of a listing tells of {answer['KeyCount']} keys and has {len(found)}; "
+                "it is tried again, and nothing is lost"
+            )
+            raise SourceError(msg)
         return Listing(
             objects=found,
             first=found[0].key if found else None,

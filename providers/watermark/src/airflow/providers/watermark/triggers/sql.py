@@ -45,6 +45,9 @@ PAGE_BYTES: Final = 4_194_304
 SLICE_SIZE: Final = 100
 """Rows that are made ready at a time, before the event loop has its turn."""
 
+LOOK_AGAIN: Final = 1.0
+"""Seconds after which open transactions are looked at once more, where windows wait for them."""
+
 LOOK_EVERY: Final = 10
 """Polls from one look for rows without a cursor, or with one in the future, to the next."""
 
@@ -91,6 +94,10 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         no rows: windows follow one another ``commit_delay`` and a little more apart.
     :param null_cursor: What to do about rows without a cursor, which cannot be delivered: ``"warn"``,
         ``"ignore"``, or ``"error"``, which delivers nothing until there are none.
+    :param delivery: ``None`` means ``"settled"`` for windows, which take no other, and ``"eager"`` for keys
+        and rows.
+    :param start_from: ``"now"``, ``"beginning"``, or a position of the column's type, inclusive: an instant
+        as ISO 8601 with a UTC offset, a date, a number, a uuid.
     :param cursor_timezone: The time zone of a cursor column without one, such as ``"UTC"``; needed for it.
     :param ignore_roles: Login roles of Postgres that never write what is watched: their long transactions do
         not hold the settled bound back.
@@ -328,7 +335,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         if self._kind not in _CLOCKED:
             highest = await self._database.settled_position(self._query, self.lateness)
             return HighWatermark(bound=BEGINNING if highest is None else highest)
-        now, settled = await self._database.settled_clock()
+        now, settled = await self._settled_clock()
         bound = None if settled is None else self._local(_settled(settled, self.lateness))
         due = self._local(now)
         future = self._local(now + timedelta(seconds=self.lateness))
@@ -338,6 +345,15 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             due, future = due + day, future + day
         await self._look_at_future(future)
         return HighWatermark(bound=BEGINNING if bound is None else bound, due=due, future=future)
+
+    async def _settled_clock(self) -> tuple[datetime, datetime | None]:
+        found: tuple[datetime, datetime | None] = await self._database.settled_clock()
+        if self.delivers_windows and self._database.waits:
+            # On a busy server some transaction is always open. Most are over soon, so that a window need not
+            # wait for the next poll.
+            await asyncio.sleep(min(LOOK_AGAIN, self.poll_interval))
+            found = await self._database.settled_clock()
+        return found
 
     async def first_position(self, bounds: HighWatermark) -> Position:
         """Give the low watermark that ``start_from`` asks for."""

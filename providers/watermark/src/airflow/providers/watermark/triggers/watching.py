@@ -45,6 +45,9 @@ run takes events up to it. Without this last event the end of a burst would wait
 MIN_SECONDS: Final = 0.01
 MAX_SECONDS: Final = 1e9
 
+MAX_SET_BACK: Final = timedelta(seconds=1)
+"""By how much a source's clock may go back without a word, beside its step."""
+
 UNKNOWN: Final = timedelta(days=1)
 """For how long a source may have had another clock, when the watcher has just begun and cannot know."""
 
@@ -68,7 +71,10 @@ class Watch:
         self._restless = False
         self._event_at: float | None = None
         self._asked_at: float | None = None
-        self._unwatched = UNKNOWN
+        self._trusted_at: float | None = None
+        """When the source was asked last without any doubt of its clock, by ``time.monotonic``."""
+        self._clock: tuple[datetime, float] | None = None
+        self._set_back = False
 
     async def run(self) -> AsyncGenerator[Emission, None]:
         """Watch for ever: sweep, hand over what is new, rest."""
@@ -155,7 +161,7 @@ class Watch:
         bounds = await trigger.get_high_watermark()
         low = await trigger.first_position(bounds)
         if trigger.start_from != "now":
-            return WatermarkState(source=source, low=low)
+            return WatermarkState(source=source, low=low, asked=low)
         slots = await self._late_slots(bounds, low, {})
         return WatermarkState(source=source, low=low, seen=await trigger.first_seen(low), pending=slots)
 
@@ -200,38 +206,44 @@ class Watch:
         return slots
 
     async def _ask_bounds(self) -> HighWatermark:
-        """Ask how far the source is settled, and note how long ago it was asked before."""
+        """Ask how far the source is settled, and see whether its clock has gone back since."""
         asked_at = time.monotonic()
         bounds = await self._trigger.get_high_watermark()
-        now = time.monotonic()
-        self._unwatched = UNKNOWN if self._asked_at is None else timedelta(seconds=now - self._asked_at)
+        due, before = bounds.due, self._clock
+        if isinstance(due, datetime) and due.tzinfo is not None:
+            if before is not None:
+                passed = timedelta(seconds=asked_at - before[1])  # at the least
+                leeway = bounds.step + min(MAX_SET_BACK, timedelta(seconds=self._trigger.lateness))
+                self._set_back = self._set_back or due < before[0] + passed - leeway
+            self._clock = due, time.monotonic()
         self._asked_at = asked_at
         return bounds
 
     def _pull_back(self, state: WatermarkState, bounds: HighWatermark) -> WatermarkState:
         """
-        Take back a low watermark that is in the future, if nobody asked for it.
+        Take back a low watermark, or a sweep under way, that a wrong clock of the source's has made.
 
-        The source's clock was wrong when it was made: what has been stamped since is at or before it, and
-        would never be looked for. It may have been set right soon after it was asked last: what has been
-        stamped since then comes, too.
+        What has been stamped since is at or before it, and would never be looked for. The clock may have been
+        set right soon after it was asked last: what has been stamped since then comes, too.
         """
-        ahead = bounds.due is not None and is_after(state.low, bounds.due)
-        asked_for = state.epoch > 1 or self._trigger.start_from not in ("now", "beginning")
-        self._trigger.say_once(
-            "clock",
-            ahead
-            and f"the low watermark, {state.low!r}, is ahead of the source's clock, {bounds.due!r}; "
-            + ("changes are watched for from then on" if asked_for else "it is taken back"),
-        )
+        reached = state.low if state.high is None else state.high
+        asked_for = state.high is None and state.low == state.asked
+        ahead = bounds.due is not None and is_after(reached, bounds.due)
+        told = f"the low watermark, {reached!r}, is ahead of the source's clock, {bounds.due!r}; "
+        told += "changes are watched for from then on" if asked_for else "it is taken back"
+        self._trigger.say_once("clock", ahead and told)
         # Without a settled bound yet, from a barrier that still stands, there is nothing to take it back to.
-        if not ahead or asked_for or state.high is not None or bounds.bound is BEGINNING:
+        if bounds.bound is BEGINNING:
             return state
-        low = _earlier(bounds.bound, self._unwatched)
-        strays = state.stray_low
-        if strays is not None and is_after(strays, low):
-            strays = low
-        return replace(state, low=low, stray_low=strays, anchor=None)
+        unwatched = UNKNOWN
+        if self._trusted_at is not None:
+            unwatched = timedelta(seconds=time.monotonic() - self._trusted_at)
+        low = _earlier(bounds.bound, unwatched)
+        must = (ahead or self._set_back) and not asked_for and is_after(reached, low)
+        if must and not ahead:
+            self._log.warning("The source's clock was set back; changes from %r on are looked for again", low)
+        self._trusted_at, self._set_back = self._asked_at, False
+        return state.pull_back(low) if must else state
 
     async def _sweep(self, state: WatermarkState) -> AsyncGenerator[Emission, None]:
         """Read the source once, from the state's low watermark or from where an earlier sweep broke off."""
