@@ -154,6 +154,16 @@ def plainly(glob, key, before="/"):
     return glob[0] in ("?", key[0]) and plainly(glob[1:], key[1:], glob[0])
 
 
+@pytest.mark.parametrize(
+    ("glob", "inside"), [("[+--]", "+,-"), ("[--0]", "-.0"), ("[a--b]", None), ("[?--]", None)]
+)
+def test_hyphens_in_brackets_are_ends_of_ranges_without_a_warning(glob, inside):
+    with contextlib.suppress(re.error):
+        regex = compile_glob(glob)
+        assert inside is not None
+        assert all(map(regex.fullmatch, inside))
+
+
 @given(any_text)
 def test_every_text_is_a_glob_or_an_error_of_regular_expressions(glob):
     with contextlib.suppress(re.error):

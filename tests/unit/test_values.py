@@ -211,7 +211,9 @@ class TestOtherTypes:
     def test_that_nobody_knows_become_their_text(self, value, text):
         assert through_json(value) == text
 
-    @pytest.mark.parametrize("value", [Opaque(), SimpleNamespace(a=Opaque()), lambda: None], ids=repr)
+    @pytest.mark.parametrize(
+        "value", [Opaque(), SimpleNamespace(a=Opaque()), lambda: None], ids=["one", "within", "function"]
+    )
     @pytest.mark.parametrize(
         "wrap", [lambda it: it, lambda it: [it], lambda it: {"a": it}, lambda it: (it, 1)]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Container, Iterable, Iterator
 
 __all__ = ["KeyFilter", "compile_glob", "glob_problems"]
@@ -33,7 +34,10 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
         last = number == len(deep)
         regex = _DEEP[wildcard] + _chunk(tokens, last=last)
         parts.append(regex if last else f"(?>{regex})")
-    return re.compile("".join(parts), re.DOTALL)
+    with warnings.catch_warnings():
+        # Two hyphens in brackets may mean something else in regular expressions to come: they have none here.
+        warnings.simplefilter("ignore", FutureWarning)
+        return re.compile("".join(parts), re.DOTALL)
 
 
 def _split(tokens: Iterable[str], wildcards: Container[str]) -> list[tuple[str, list[str]]]:
