@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
+
+from devtools.background import Background
 
 if TYPE_CHECKING:
     from devtools.ledger import Ledger
 
 
-class Dropper(threading.Thread):
+class Dropper(Background):
     """Puts objects all the time: mostly new ones, at times a crowd at once, at times one again.
 
     :param ledger: nobody else puts anything into it while the thread runs
@@ -20,34 +21,16 @@ class Dropper(threading.Thread):
     """
 
     def __init__(self, ledger: Ledger, seed: int, *, rate: float = 3) -> None:
-        super().__init__(name="dropper", daemon=True)
+        super().__init__("dropper")
         self._ledger = ledger
         self._random = random.Random(seed)
         self._rate = rate
         self._numbers = itertools.count()
-        self._enough = threading.Event()
-        self._error: Exception | None = None
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._enough.set()
-        self.join()
-
-    def run(self) -> None:
+    def work(self) -> None:
         """Put objects until told that it is enough."""
-        try:
-            while not self._enough.wait(self._random.expovariate(self._rate)):
-                self._put_some()
-        except Exception as error:  # noqa: BLE001 - it is raised again where it is noticed
-            self._error = error
-
-    def check(self) -> None:
-        """Raise what ended the thread, if anything did."""
-        if self._error is not None:
-            raise self._error
+        while not self.enough.wait(self._random.expovariate(self._rate)):
+            self._put_some()
 
     def _put_some(self) -> None:
         overwrite = self._ledger.keys and self._random.random() < 0.15

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import asyncpg  # type: ignore[import-untyped, unused-ignore]
 
+from devtools.background import Background
 from devtools.databases import Postgres, postgres
 from devtools.row_ledger import Committed, Delivery, RowId, Version, compare
 
@@ -132,7 +133,7 @@ async def stress(
         stop.set()
 
 
-class Writers(threading.Thread):
+class Writers(Background):
     """The same writers in a thread, until they are told that it is enough: a context manager.
 
     :ivar committed: what they have committed so far
@@ -147,33 +148,15 @@ class Writers(threading.Thread):
         table: str = "events",
         habits: Habits = DEFAULT_HABITS,
     ) -> None:
-        super().__init__(name="writers", daemon=True)
-        self._enough = threading.Event()
-        self._run = _Run(database.uri, table, habits, self._enough)
+        super().__init__("writers")
+        self._run = _Run(database.uri, table, habits, self.enough)
         self.committed = self._run.committed
         self._writers = writers
         self._seed = seed
-        self._error: Exception | None = None
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._enough.set()
-        self.join()
-
-    def run(self) -> None:
+    def work(self) -> None:
         """Write until told that it is enough; transactions under way are finished."""
-        try:
-            asyncio.run(self._run.write(math.inf, self._writers, self._seed))
-        except Exception as error:  # noqa: BLE001 - it is raised again where it is noticed
-            self._error = error
-
-    def check(self) -> None:
-        """Raise what ended the thread, if anything did."""
-        if self._error is not None:
-            raise self._error
+        asyncio.run(self._run.write(math.inf, self._writers, self._seed))
 
 
 class NaivePoller:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
+
+from devtools.background import Background
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +84,7 @@ def make_sources(services: Services) -> None:
     """)
 
 
-class Changes(threading.Thread):
+class Changes(Background):
     """Makes changes in random places of all sources: a context manager.
 
     :param watchers: how many places there are
@@ -92,37 +93,19 @@ class Changes(threading.Thread):
     """
 
     def __init__(self, services: Services, watchers: int, rate: float) -> None:
-        super().__init__(name="changes", daemon=True)
+        super().__init__("changes")
         self.made: dict[str, set[Any]] = defaultdict(set)
         self._services = services
         self._client = services.s3.client()
         self._watchers = watchers
         self._rate = rate
         self._random = random.Random(7)
-        self._enough = threading.Event()
-        self._error: Exception | None = None
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._enough.set()
-        self.join()
-
-    def check(self) -> None:
-        """Raise what ended the thread, if anything did."""
-        if self._error is not None:
-            raise self._error
-
-    def run(self) -> None:
+    def work(self) -> None:
         """Change things until told that it is enough."""
-        try:
-            while not self._enough.wait(self._random.expovariate(self._rate)):
-                number = self._random.randrange(self._watchers)
-                self.made[asset_name(number)].add(self._change(number))
-        except Exception as error:  # noqa: BLE001 - it is raised again where it is noticed
-            self._error = error
+        while not self.enough.wait(self._random.expovariate(self._rate)):
+            number = self._random.randrange(self._watchers)
+            self.made[asset_name(number)].add(self._change(number))
 
     def _change(self, number: int) -> str | int:
         """Change something that one watcher watches, and return what tells it from others."""

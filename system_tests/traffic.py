@@ -6,12 +6,12 @@ then waits until whatever was changed between the two, and is still there, was g
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from devtools.background import Background
 from devtools.row_deliveries import DeliveredRows, DeliveredWindows
 from devtools.row_ledger import Committed, Version
 
@@ -119,7 +119,7 @@ class Objects(Source):
         self._dropper.check()
 
 
-class Inserter(threading.Thread):
+class Inserter(Background):
     """Inserts rows into a table of MariaDB's, one a transaction: a context manager.
 
     :param database: with the table ``events``
@@ -128,38 +128,20 @@ class Inserter(threading.Thread):
     """
 
     def __init__(self, database: MariaDB, rate: float) -> None:
-        super().__init__(name="inserter", daemon=True)
+        super().__init__("inserter")
         self.committed = Committed()
         self._database = database
         self._pause = 1 / rate
-        self._enough = threading.Event()
-        self._error: Exception | None = None
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._enough.set()
-        self.join()
-
-    def run(self) -> None:
+    def work(self) -> None:
         """Insert rows until told that it is enough."""
-        try:
-            while not self._enough.wait(self._pause):
-                sent = time.monotonic()
-                ((row, stamp),) = self._database.execute(
-                    "insert into events (payload) values ('new') returning id, updated_at"
-                )
-                version = Version(row, 1, stamp.replace(tzinfo=UTC), sent, time.monotonic())
-                self.committed.versions.append(version)
-        except Exception as error:  # noqa: BLE001 - it is raised again where it is noticed
-            self._error = error
-
-    def check(self) -> None:
-        """Raise what ended the thread, if anything did."""
-        if self._error is not None:
-            raise self._error
+        while not self.enough.wait(self._pause):
+            sent = time.monotonic()
+            ((row, stamp),) = self._database.execute(
+                "insert into events (payload) values ('new') returning id, updated_at"
+            )
+            version = Version(row, 1, stamp.replace(tzinfo=UTC), sent, time.monotonic())
+            self.committed.versions.append(version)
 
 
 class _Table(Source):

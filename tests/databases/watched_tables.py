@@ -41,6 +41,7 @@ class WatchedTable(WatchedSource):
         **_LACKS,
         "accesses": "nothing can be done between two statements of the hook's driver",
     }
+    grain: ClassVar[float] = 1.0  # the column may have whole seconds
     column: ClassVar[str]
     trigger_class: ClassVar[type[SQLUpdatedAtTrigger]] = SQLUpdatedAtTrigger
 

@@ -35,7 +35,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from airflow.providers.watermark.exceptions import StateError, StoreError, WatermarkConflictError
+from airflow.providers.watermark.exceptions import StoreError, WatermarkConflictError
 from airflow.providers.watermark.stores.base import BaseWatermarkStore, WatermarkKey
 from airflow.providers.watermark.version_compat import HAS_ACK_MODE, AdvanceItem, SharedStreamProducer
 from airflow.providers.watermark.watermark import WatermarkState, is_reset
@@ -155,13 +155,7 @@ class Committer:
                 self._wire, self._epoch = wire, wire["epoch"]
                 return None
             state = WatermarkState.from_wire(wire)
-            if state.source != self._source:
-                msg = (
-                    f"the stored watermark {'/'.join(self._key)} belongs to another source, "
-                    f"{dict(state.source)}, while this trigger watches {dict(self._source)}. Name another "
-                    "watermark_key, or reset it"
-                )
-                raise StateError(msg)
+            state.require_source(self._source, self._key)
             self._status = state.status
             self._wire = wire
             self.committed = self.head = state

@@ -42,10 +42,12 @@ from uuid import UUID
 from airflow.providers.watermark.exceptions import EventError, StateError
 from airflow.providers.watermark.position import decode_position, encode_position, format_timestamp
 
-__all__ = ["Interval", "Range", "decode_value", "encode_column", "encode_value", "write_column"]
+__all__ = ["INFINITE", "Interval", "Range", "decode_value", "encode_column", "encode_value", "write_column"]
 
 _TYPE: Final = "$type"
-_INFINITE: Final = (datetime.min, datetime.max)  # noqa: DTZ901 - as asyncpg gives them
+INFINITE: Final = (datetime.min, datetime.max)  # noqa: DTZ901
+"""Infinite times, as asyncpg gives them: without a zone."""
+
 _ADDRESS: Final = re.compile(r" at 0x[0-9A-Fa-f]+>")
 """Of a text that is another one each time, as :meth:`object.__repr__` makes it."""
 
@@ -161,12 +163,12 @@ def encode_column(values: Sequence[object]) -> list[Any]:
 
 
 def _with_zone(values: Sequence[object]) -> Sequence[object]:
-    if not any(each in values for each in _INFINITE):
+    if not any(each in values for each in INFINITE):
         return values
     if not any(isinstance(each, datetime) and each.tzinfo is not None for each in values):
         return values
     return [
-        each.replace(tzinfo=UTC) if isinstance(each, datetime) and each in _INFINITE else each
+        each.replace(tzinfo=UTC) if isinstance(each, datetime) and each in INFINITE else each
         for each in values
     ]
 
@@ -264,5 +266,5 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], Any]]] = {
 """Of the types that most columns have, as :func:`encode_value` would."""
 
 _WITHOUT_ZONE: Final = {
-    _write(encode_value(each.replace(tzinfo=UTC))): _write(encode_value(each)) for each in _INFINITE
+    _write(encode_value(each.replace(tzinfo=UTC))): _write(encode_value(each)) for each in INFINITE
 }

@@ -10,7 +10,7 @@ names the identities that may still appear at or before ``low``.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -93,6 +93,21 @@ class WatermarkState:
     epoch: int = 1
     revision: int = 0
     status: Mapping[str, str] | None = None
+
+    def require_source(self, source: Mapping[str, Any], key: Sequence[str]) -> None:
+        """
+        Check that the state is one of what is watched.
+
+        :param source: The fingerprint of what is watched.
+        :param key: The watermark's key, for the message.
+        :raises StateError: It is another source's.
+        """
+        if self.source != source:
+            msg = (
+                f"the stored watermark {'/'.join(key)} belongs to another source, {dict(self.source)}, while "
+                f"this trigger watches {dict(source)}. Name another watermark_key, or reset it"
+            )
+            raise StateError(msg)
 
     def rewind(self, low: Position) -> Self:
         """

@@ -15,7 +15,7 @@ from typing import Any, Final
 from airflow.providers.watermark.change import HighWatermark
 from airflow.providers.watermark.cli.looking import text_of
 from airflow.providers.watermark.cli.running import CommandError, print_rows, say
-from airflow.providers.watermark.exceptions import InvalidArgumentError, StateError
+from airflow.providers.watermark.exceptions import InvalidArgumentError
 from airflow.providers.watermark.position import BEGINNING
 from airflow.providers.watermark.stores import configured_store
 from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
@@ -42,7 +42,7 @@ async def check(args: argparse.Namespace) -> None:
                 stored = f"none yet; it begins by start_from={trigger.start_from!r}"
             else:
                 state = WatermarkState.from_wire(wire)
-                _require_source(trigger, state)
+                state.require_source(trigger.fingerprint, trigger.key)
                 stored = text_of(state.low)
             count = await _count(trigger, state, bounds)
             facts = dict(trigger.facts)  # which a closed trigger may not know any more
@@ -65,20 +65,6 @@ async def check(args: argparse.Namespace) -> None:
     else:
         print_rows([row], args.output)
     say("The watcher can connect and read.")
-
-
-def _require_source(trigger: BaseWatermarkTrigger, state: WatermarkState) -> None:
-    """
-    See to it that the watermark is one of what is watched: else its watcher refuses it.
-
-    :raises StateError: It is another's.
-    """
-    if state.source != trigger.fingerprint:
-        msg = (
-            f"the stored watermark {'/'.join(trigger.key)} belongs to another source, {dict(state.source)}, "
-            f"while the trigger watches {dict(trigger.fingerprint)}. Name another watermark_key, or reset it"
-        )
-        raise StateError(msg)
 
 
 async def _count(trigger: BaseWatermarkTrigger, state: WatermarkState, bounds: HighWatermark) -> int:

@@ -25,8 +25,8 @@ async def list(args: argparse.Namespace) -> None:  # noqa: A001 - a command's fu
     if args.output in {"table", "plain"}:
         for row in rows:
             # The watcher's name is in a column of its own.
-            told = {name: value for name, value in (row["source"] or {}).items() if name != "watcher"}
-            row["source"] = " ".join(f"{name}={value}" for name, value in told.items())
+            facts = {name: value for name, value in (row["source"] or {}).items() if name != "watcher"}
+            row["source"] = " ".join(f"{name}={value}" for name, value in facts.items())
             row["age"] = _age_text(row["age"])
     print_rows(rows, args.output)
 

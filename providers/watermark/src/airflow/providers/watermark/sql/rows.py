@@ -16,7 +16,7 @@ from typing import Any, Final
 from airflow.providers.watermark.change import Change, change_id, digest
 from airflow.providers.watermark.position import encode_position, is_after
 from airflow.providers.watermark.sql.query import WatchedQuery
-from airflow.providers.watermark.values import encode_column, write_column
+from airflow.providers.watermark.values import INFINITE, encode_column, write_column
 from airflow.providers.watermark.watermark import Sweep
 
 __all__ = ["RowChanges", "read_position"]
@@ -28,12 +28,11 @@ _ENTRY_BYTES: Final = len('{"id": "5KagV3R5srQ", "cursor": {"type": "", "value":
 """Bytes that a row takes beside what is different in each."""
 
 _TRUNCATED: Final = len(', "truncated": true')
-_INFINITE: Final = (datetime.min, datetime.max)  # noqa: DTZ901 - as asyncpg gives them
 
 
 def read_position(value: Any, kind: str | None) -> Any:
     """Take a value of the cursor column as a position: asyncpg gives infinite ones without their zone."""
-    return value.replace(tzinfo=UTC) if kind == "timestamp" and value in _INFINITE else value
+    return value.replace(tzinfo=UTC) if kind == "timestamp" and value in INFINITE else value
 
 
 class RowChanges:
@@ -66,7 +65,7 @@ class RowChanges:
         query, split = self._query, 1 + len(self._query.primary_key)
         cursor, *others = zip(*rows, strict=True)
         positions: Sequence[Any] = cursor
-        if any(each in cursor for each in _INFINITE):
+        if any(each in cursor for each in INFINITE):
             positions = [read_position(value, self._kind) for value in cursor]
         wires = list(map(encode_position, positions))
         columns = list(map(encode_column, others))

@@ -38,6 +38,11 @@ class WatchedSource(ABC):
     step: ClassVar[float] = 1.0
     """Seconds between two neighbouring positions; one that is a step old can no longer change."""
 
+    @property
+    def grain(self) -> float:
+        """Seconds by which the settled bound may be rounded down: ``step``, unless positions are coarser."""
+        return self.step
+
     late_arrival: ClassVar[float] = 60.0
     """Seconds of ``late_arrival`` for the tests; keep it short where ``advance`` has to wait."""
 

@@ -33,9 +33,7 @@ class BoundContract(SourceContract):
         assert not is_after(bounds.bound, source.now() - timedelta(seconds=source.late_arrival))
         assert bounds.due is not None
         assert not is_after(bounds.due, source.now())
-        # A second that is not over may be left out, where positions may have whole ones.
-        lag = timedelta(seconds=source.late_arrival + max(1.0, 2 * source.step))
-        assert is_after(bounds.bound, before - lag - timedelta(seconds=source.step))
+        assert is_after(bounds.bound, before - timedelta(seconds=source.late_arrival + 2 * source.grain))
 
     @asynccontextmanager
     async def _opened(self, source: WatchedSource) -> AsyncIterator[BaseWatermarkTrigger]:
