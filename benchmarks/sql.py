@@ -3,9 +3,9 @@ The SQL watcher beside its peer, ``DbApiHook.get_records`` in a thread, on one P
 
 ``python -m benchmarks.sql [--rows N]`` makes a table of N rows (5,000,000 unless said otherwise), and
 measures, each several times in turn, with medians: an empty poll (latency, CPU); changed rows found as
-windows, and read as keys and rows up to the JSON of their events (rows a second, longest hold of the event
-loop, memory); rows that are read again between the settled bound and now, since they are in the state's seen
-set; and the buffers that an empty poll reads.
+windows, and as keys and rows, read only and made into the JSON of events (rows a second, longest hold of the
+event loop, memory); rows that are read again between the settled bound and now, since they are in the state's
+seen set; and the buffers that an empty poll reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from typing import Any
 from airflow.providers.watermark.change import HighWatermark
 from airflow.providers.watermark.events import Batch
 from airflow.providers.watermark.position import BEGINNING, Position
-from airflow.providers.watermark.triggers.sql import SQLUpdatedAtTrigger
+from airflow.providers.watermark.sql import open_database
+from airflow.providers.watermark.sql.query import WatchedQuery
+from airflow.providers.watermark.triggers.sql import PAGE_SIZE, SQLUpdatedAtTrigger
 from airflow.providers.watermark.watermark import Sweep, WatermarkState
 from devtools.databases import Postgres, postgres
 
@@ -131,6 +133,23 @@ class Peers:
         """Read as a sweep does; what was delivered already is told by its id, and goes no further."""
         sweep = self.sweep(after, seen)
         return sum([len(page.changes) async for page in self.trigger.read_changes(sweep)])
+
+    async def read_pages(self, after: datetime) -> int:
+        """Read the rows as a sweep does, and make nothing of them, as :meth:`get_records` does."""
+        columns = COLUMNS if self.trigger.payload == "rows" else []
+        query = WatchedQuery(
+            table="big", query=None, cursor_column="updated_at", primary_key=("id",), columns=tuple(columns)
+        )
+        database = await open_database(
+            "pg", user="big", ignore_roles=[], max_bound_wait=None, log=logging.getLogger(__name__)
+        )
+        place: tuple[Any, ...] | None = None
+        found = 0
+        while rows := await database.fetch(query.page(after, after=place, before=None, limit=PAGE_SIZE)):
+            place, found = (rows[-1][0], rows[-1][1]), found + len(rows)
+            await asyncio.sleep(0)
+        await database.close()
+        return found
 
     async def count(self, after: datetime) -> int:
         """Find windows, one after another, as a sweep does."""
@@ -265,7 +284,11 @@ async def measure_changed_rows(peers: Peers, changed: int, rounds: int) -> None:
         assert await peers.count(low) == changed
         ways = {"ours, found as windows": lambda: peers.count(low)}
     else:
-        ways = {"ours, made into events": lambda: peers.deliver(low)}
+        assert await peers.read_pages(low) == changed
+        ways = {
+            "ours, made into events": lambda: peers.deliver(low),
+            "ours, rows read": lambda: peers.read_pages(low),
+        }
     ways["get_records, tuples"] = lambda: peers.get_records(low)
     if payload != "window":
         ways["get_records, as JSON"] = lambda: peers.get_records_as_json(low)

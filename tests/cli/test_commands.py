@@ -324,6 +324,7 @@ def test_a_rewind_begins_a_new_epoch_and_says_what_comes_again(files, run):
         ("rewind", "orders", "--to", "beginning"),
         ("set", "orders", "2027-01-01T00:00:00Z"),
         ("reset", "orders"),
+        ("delete", "orders"),
     ],
 )
 @pytest.mark.parametrize("how", ["dry run", "nobody to ask"])
@@ -483,6 +484,28 @@ def answer_after(monkeypatch, action):
 
     monkeypatch.setattr(running.sys, "stdin", type("Terminal", (), {"isatty": lambda _: True})())
     monkeypatch.setattr("builtins.input", answer)
+
+
+# --- delete -------------------------------------------------------------------------------------------------
+
+
+def test_one_watermark_of_an_asset_that_stays_is_deleted(files, run):
+    wire, other = files.put(state()), KEY._replace(key="another_prefix")
+    files.put(state(), other)
+    assert run("delete", "orders", "--yes")[0] == 1
+    code, _, err = run("delete", "orders", "--key", "another_prefix", "--yes")
+    assert code == 0
+    assert "orders/s3/another_prefix" in err
+    assert (files.get(), files.get(other)) == (wire, None)
+
+
+def test_what_a_watcher_is_at_work_on_is_not_deleted(files, run, monkeypatch):
+    files.put(state())
+    meanwhile = state(revision=4)
+    answer_after(monkeypatch, lambda: files.put(meanwhile))
+    code, _, err = run("delete", "orders")
+    assert (code, files.get()) == (1, meanwhile.to_wire())
+    assert "changed by another writer" in err
 
 
 # --- copy ---------------------------------------------------------------------------------------------------

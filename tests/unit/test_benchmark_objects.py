@@ -1,6 +1,8 @@
 """What the benchmark of listings rests on: its server lists correctly, and its figures mean what they say."""
 
 import json
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -19,6 +21,13 @@ from benchmarks.objects.summary import judge, ratio
 DAY = datetime(2026, 1, 31, tzinfo=UTC)
 BUCKET = Layout("hive", 3500, DAY)
 KEYS = [BUCKET.key(number) for number in range(BUCKET.count)]
+
+
+@pytest.mark.parametrize("module", ["s3_peers", "gcs_peers", "worker"])
+def test_peers_run_where_there_is_no_airflow(module):
+    code = f"import sys; sys.modules['airflow'] = None; import benchmarks.objects.{module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -97,6 +97,13 @@ def _commands() -> tuple[ActionCommand, ...]:
             more="Each copy is read back. A newer watermark is never overwritten.",
         ),
         command(
+            "delete",
+            "moving",
+            "Delete the watermark of a watcher that is no more",
+            *change,
+            more=f"To let a watcher that there is start anew, use `reset`. {_CHOOSING}",
+        ),
+        command(
             "prune",
             "moving",
             "Delete the watermarks of assets that no Dag uses",

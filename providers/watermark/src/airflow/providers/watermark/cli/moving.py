@@ -1,4 +1,4 @@
-"""``copy``, ``prune`` and ``migrate``."""
+"""``copy``, ``delete``, ``prune`` and ``migrate``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.providers.watermark.cli.running import CommandError, Store, confirm, say, told
+from airflow.providers.watermark.cli.running import CommandError, Store, choose, confirm, say, told
 from airflow.providers.watermark.exceptions import StoreError
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey
 
-__all__ = ["copy", "migrate", "prune"]
+__all__ = ["copy", "delete", "migrate", "prune"]
 
 
 async def copy(args: argparse.Namespace) -> None:
@@ -101,6 +101,20 @@ def _age(wire: Mapping[str, Any]) -> tuple[int, int]:
         value if isinstance(value := wire.get(name), int) else 0 for name in ("epoch", "revision")
     )
     return epoch, revision
+
+
+async def delete(args: argparse.Namespace) -> None:
+    """Delete the watermark of a watcher that is no more, though its asset is."""
+    async with Store(args.store) as store:
+        key, stored = await choose(store, args)
+        name = "/".join(key)
+        say(
+            f"{name}: a watcher that is at work on it stores it again. One that comes back later has forgotten "
+            "how far it was, and starts by its start_from."
+        )
+        if confirm(args, f"Delete the watermark {name}?"):
+            await store.delete(key, expected=stored)
+            say("Done.")
 
 
 async def prune(args: argparse.Namespace) -> None:
