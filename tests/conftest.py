@@ -12,7 +12,7 @@ import tempfile
 import pytest
 from hypothesis import settings
 
-from devtools.databases import mariadb_is_installed
+from devtools.databases import mariadb_is_installed, pgbouncer_is_installed
 
 # The settings of whoever runs the tests must not act on them, and theirs must not be written to.
 for _name in list(os.environ):
@@ -31,9 +31,16 @@ settings.load_profile("ci" if os.environ.get("CI") or os.environ.get("WATERMARK_
 
 
 def pytest_report_header():
-    if not mariadb_is_installed():
-        return "MariaDB: not installed (apt-get install mariadb-server): its tests are skipped, but not in CI"
-    return "MariaDB: installed"
+    servers = (
+        ("MariaDB", "mariadb-server", mariadb_is_installed()),
+        ("PgBouncer", "pgbouncer", pgbouncer_is_installed()),
+    )
+    return [
+        f"{name}: installed"
+        if is_installed
+        else f"{name}: not installed (apt-get install {package}): its tests are skipped, but not in CI"
+        for name, package, is_installed in servers
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +48,13 @@ def mariadb_or_skip():
     """Skip where there is no MariaDB, which PyPI cannot bring; but never in CI."""
     if not mariadb_is_installed() and not os.environ.get("CI"):
         pytest.skip("MariaDB is not installed: apt-get install --no-install-recommends mariadb-server")
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_or_skip():
+    """Skip where there is no PgBouncer, likewise."""
+    if not pgbouncer_is_installed() and not os.environ.get("CI"):
+        pytest.skip("PgBouncer is not installed: apt-get install --no-install-recommends pgbouncer")
 
 
 def pytest_configure(config):

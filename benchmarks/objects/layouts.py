@@ -87,7 +87,8 @@ class Layout:
             return self.day + timedelta(days=int(position) + 1 - DAYS, seconds=int(position % 1 * 86400))
         if number % NEW_EVERY == NEW_EVERY - 1:
             return self.day + timedelta(seconds=1 + number // NEW_EVERY % 40000)
-        return self.day - timedelta(seconds=number * 7919 % 86400)
+        # At least a second before: GCS adds a fraction of one.
+        return self.day - timedelta(seconds=1 + number * 7919 % 86399)
 
     @property
     def news(self) -> int:

@@ -99,7 +99,7 @@ def test_the_list_tells_how_watchers_fare(files, run):
         "key": "q83vEjRWeJA",
         "source": {"watcher": "s3", "bucket_name": "lake", "prefix": "orders/"},
         "low_watermark": wire["low"]["value"],
-        "bytes": len(json.dumps(wire)),
+        "bytes": len(json.dumps(wire, separators=(",", ":"))),
         "last_poll": "2026-03-01T12:00:00+00:00",
         "last_error": "allow s3:ListBucket",
     }

@@ -6,7 +6,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 import boto3
@@ -65,6 +65,13 @@ def test_keys_of_a_layout_grow_and_its_name_says_what_is_in_it(kind):
     assert {len(key) for key in keys} == {KEY_LENGTH}
     assert layout.news == sum(layout.stamp(number) > layout.since for number in range(layout.count)) > 0
     assert Layout.of(layout.bucket) == layout
+
+
+@pytest.mark.parametrize("kind", ["hive", "tenants"])
+def test_what_is_no_news_is_none_by_a_clock_with_fractions_of_a_second(kind):
+    layout = Layout(kind, 200_000, DAY)
+    stamps = [layout.stamp(number) + timedelta(milliseconds=999) for number in range(layout.count)]
+    assert sum(stamp > layout.since for stamp in stamps) == layout.news
 
 
 @pytest.mark.parametrize("after", ["", KEYS[999], KEYS[1234], "orders/dt", KEYS[-1], "zzz"])

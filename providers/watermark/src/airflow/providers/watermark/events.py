@@ -29,6 +29,7 @@ from airflow.providers.watermark.values import decode_value
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
+    from airflow.sdk.definitions.asset import AssetNameRef
 
 __all__ = [
     "EVENT_VERSION",
@@ -306,7 +307,9 @@ _TYPES: Final[Mapping[str, type[DeliveredChange]]] = {
 }
 
 
-def read_changes(triggering_asset_events: Mapping[Any, Sequence[Any]] | None, asset: Asset) -> list[Any]:
+def read_changes(
+    triggering_asset_events: Mapping[Any, Sequence[Any]] | None, asset: Asset | AssetNameRef
+) -> list[Any]:
     """
     Read all changes that this Dag run was started with.
 
@@ -315,7 +318,7 @@ def read_changes(triggering_asset_events: Mapping[Any, Sequence[Any]] | None, as
 
     :param triggering_asset_events: The task's ``triggering_asset_events``, as it is; ``None`` or empty (a
         manual or a scheduled run) gives no changes.
-    :param asset: The watched asset.
+    :param asset: The watched asset, as ``watch()`` returned it, or ``Asset.ref(name=...)``.
     :return: :class:`ObjectChange` objects for object stores, :class:`DeliveredChange` objects for other
         watchers; each change once, in its newest epoch; objects and rows oldest first.
     :raises EventError: An event is damaged, carries a window of rows rather than changes, or was written
@@ -357,10 +360,12 @@ def _payload_order(payload: Mapping[str, Any]) -> tuple[int, str]:
     return (watermark["epoch"], watermark["event_id"])
 
 
-def _payloads(events: Mapping[Any, Iterable[Any]] | None, asset: Asset) -> Iterator[Mapping[str, Any]]:
+def _payloads(
+    events: Mapping[Any, Iterable[Any]] | None, asset: Asset | AssetNameRef
+) -> Iterator[Mapping[str, Any]]:
     """Find the payloads of our own events of an asset."""
     if not isinstance(getattr(asset, "name", None), str):
-        msg = f"asset={asset!r}: must be the watched Asset, as watch() returned it"
+        msg = f"asset={asset!r}: must be the watched Asset, as watch() returned it, or Asset.ref(name=...)"
         raise EventError(msg)
     try:
         found = list(events[asset]) if events else []
@@ -434,7 +439,7 @@ class ReadWindow:
 
 
 def read_window(
-    triggering_asset_events: Mapping[Any, Sequence[Any]] | None, asset: Asset
+    triggering_asset_events: Mapping[Any, Sequence[Any]] | None, asset: Asset | AssetNameRef
 ) -> ReadWindow | None:
     """
     Read the window of rows that this Dag run was started for.
@@ -442,7 +447,7 @@ def read_window(
     Adjacent windows are merged, repeats and overlaps are clipped, and only the newest epoch counts.
 
     :param triggering_asset_events: The task's ``triggering_asset_events``, as it is.
-    :param asset: The watched asset.
+    :param asset: The watched asset, as ``watch()`` returned it, or ``Asset.ref(name=...)``.
     :return: ``None`` without window events: the run was started by hand, say.
     :raises EventError: There is a gap between the windows, they are of different sources, or an event carries
         changes, is damaged, or was written by a newer release.
@@ -471,7 +476,7 @@ def read_window(
     return merged
 
 
-def _window(payload: Mapping[str, Any], asset: Asset) -> ReadWindow:
+def _window(payload: Mapping[str, Any], asset: Asset | AssetNameRef) -> ReadWindow:
     watermark = payload["watermark"]
     if "changes" in payload:
         msg = f"event {watermark['event_id']} of asset {asset.name!r} carries changes; use read_changes()"

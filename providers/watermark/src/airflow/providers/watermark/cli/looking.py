@@ -47,7 +47,7 @@ async def _row(store: BaseWatermarkStore, key: WatermarkKey) -> dict[str, Any]:
         wire = await store.load(key)
         if wire is None:
             return {**row, "last_error": "it was deleted just now"}
-        row["bytes"] = len(json.dumps(wire))
+        row["bytes"] = _size(wire)
         if is_reset(wire):
             return {**row, "low_watermark": "(reset)"}
         state = WatermarkState.from_wire(wire)
@@ -79,7 +79,7 @@ def _facts(key: WatermarkKey, wire: Mapping[str, Any]) -> dict[str, Any]:
         "asset": key.asset_name,
         "namespace": key.namespace,
         "key": key.key,
-        "bytes": len(json.dumps(wire)),
+        "bytes": _size(wire),
     }
     if is_reset(wire):
         return {**facts, "state": "reset; its watcher starts anew", "epoch": wire["epoch"]}
@@ -100,6 +100,11 @@ def _facts(key: WatermarkKey, wire: Mapping[str, Any]) -> dict[str, Any]:
         "revision": state.revision,
         **{f"status {name}": text for name, text in (state.status or {}).items()},
     }
+
+
+def _size(wire: Mapping[str, Any]) -> int:
+    """Count the bytes of a watermark as stores write it, be it damaged."""
+    return len(json.dumps(wire, separators=(",", ":")))
 
 
 def _age_text(seconds: float | None) -> str:

@@ -109,8 +109,8 @@ async def delete(args: argparse.Namespace) -> None:
         key, stored = await choose(store, args)
         name = "/".join(key)
         say(
-            f"{name}: a watcher that is at work on it stores it again. One that comes back later has forgotten "
-            "how far it was, and starts by its start_from."
+            f"{name}: a watcher that is at work on it stores it again. One that comes back later has "
+            "forgotten how far it was, and starts by its start_from."
         )
         if confirm(args, f"Delete the watermark {name}?"):
             await store.delete(key, expected=stored)

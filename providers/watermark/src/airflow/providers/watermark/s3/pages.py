@@ -37,7 +37,8 @@ _TAIL: Final = re.compile(_ELEMENTS + rb"</ListBucketResult>\s*")
 _KEY_COUNT: Final = re.compile(rb"<KeyCount>(\d{1,9})</KeyCount>")
 _ENCODING: Final = re.compile(rb"<EncodingType>([^<]*)</EncodingType>")
 
-_STAMP: Final = r"\d{4}-\d\d-\d\dT\d\d:[0-5]\d:[0-5]\d(?:\.\d{1,9}+)?+Z"
+# [0-9] is looked up faster than \d.
+_STAMP: Final = "[0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,9}+)?+Z"
 _CHECKSUM: Final = r"(?:<ChecksumAlgorithm>\w*+</ChecksumAlgorithm>)*+(?:<ChecksumType>\w*+</ChecksumType>)?+"
 _REST: Final = (
     r"(?:<Owner>(?:<ID>\w*+</ID>)?+(?:<DisplayName>[^<&]*+</DisplayName>)?+</Owner>)?+"
@@ -48,7 +49,7 @@ _REST: Final = (
 def _entries(etag: str) -> re.Pattern[str]:
     return re.compile(
         rf"(?:<Contents><Key>[^<]++</Key><LastModified>{_STAMP}</LastModified><ETag>{etag}</ETag>"
-        rf"{_CHECKSUM}<Size>\d{{1,18}}+</Size>{_REST})*+",
+        rf"{_CHECKSUM}<Size>[0-9]{{1,18}}+</Size>{_REST})*+",
         re.ASCII,
     )
 
@@ -69,7 +70,7 @@ _ENTRY: Final = re.compile(
 _FEW: Final = 16
 """Entries that are taken from a page one by one; if more of them may be news, all are at once."""
 
-_PLAIN: Final = bytes(range(0x20, 0x7F)).replace(b"]", b"")
+_PLAIN: Final = bytes(range(0x20, 0x7F)).translate(None, b"]&")
 """Bytes that mean themselves: an XML parser changes or refuses others, and the end of a CDATA section."""
 
 _QUOTES: Final = ("&quot;", "&#34;")
@@ -116,11 +117,13 @@ def scan_page(body: bytes, interest: Interest, *, whole: bool = False) -> Scanne
     if len(counts) != 1 or _ENCODING.findall(rest) != [b"url"]:
         return None
     entries, count = body[start:end], int(counts[0])
-    if entries.translate(None, _PLAIN):
+    entities = entries.translate(None, _PLAIN)
+    if entities.strip(b"&"):
         return None
     text = entries.decode("ascii")
     try:
-        found = (None if whole else _pick(text, count, interest)) or _read(text, count, interest)
+        found = None if whole else _pick(text, count, len(entities), interest)
+        found = found or _read(text, count, interest)
     except ValueError:
         return None
     return None if found is None else ScannedPage(*found, count, rest)
@@ -139,10 +142,11 @@ class _Columns(NamedTuple):
     sizes: Sequence[str]
 
 
-def _pick(text: str, count: int, interest: Interest) -> _Found | None:
+def _pick(text: str, count: int, entities: int, interest: Interest) -> _Found | None:
     """
     Take the few objects of interest out of a page that has no more of them.
 
+    :param entities: How many there are in the text.
     :return: ``None`` if it may have more, or is unusual.
     :raises ValueError: A time is none.
     """
@@ -154,8 +158,8 @@ def _pick(text: str, count: int, interest: Interest) -> _Found | None:
     _check_dates(times)
     since, second = _since(interest.since)
     recent = [time for time in times if time >= second]
-    entities, odd = divmod(text.count("&"), count)
-    if len(recent) > _FEW or odd or entities not in _FORMS or not _FORMS[entities].fullmatch(text):
+    each, odd = divmod(entities, count)
+    if len(recent) > _FEW or odd or each not in _FORMS or not _FORMS[each].fullmatch(text):
         return None
     last_entry = text.rindex(_OPENING)
     first, last = (unquote_plus(_key_at(text, start)) for start in (0, last_entry))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
@@ -26,6 +27,10 @@ MAX_LINKS: Final = 4
 STATEMENT_TIMEOUT: Final = 300.0
 """Seconds after which the server ends a query; a sweep goes on behind the last page."""
 
+_SETTINGS: Final = {
+    "default_transaction_read_only": "on",
+    "statement_timeout": str(int(STATEMENT_TIMEOUT * 1000)),
+}
 _CONNECT_TIMEOUT: Final = 60.0
 _MAX_TITLE: Final = 63
 """Bytes of an application_name; the server cuts off the rest."""
@@ -59,7 +64,7 @@ class PostgresLink:
     A connection that is opened again when it was lost.
 
     :param conn_id: The Airflow connection.
-    :ivar lock: Held by whoever sends a query: a connection answers one at a time.
+    :ivar lock: Held by whoever sends a query, which :meth:`ask` does: a connection answers one at a time.
     :ivar generation: Raised by each new connection.
     :ivar in_recovery: Whether the server is a standby.
     :ivar pooled: Whether a pooler stands between us and the server.
@@ -140,7 +145,8 @@ class PostgresLink:
             options = await self._options(hook_class)
             self._told = options["server_settings"]["application_name"]
             self.generation += 1
-            # Without a cache at first: prepared statements do not outlive a pooler's transaction.
+            # As a pooler needs it: prepared statements do not outlive its transactions, and PgBouncer refuses
+            # connections that come with settings it does not know.
             connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT, statement_cache_size=0)
             try:
                 self.in_recovery, pid = await connection.fetchrow(
@@ -154,6 +160,7 @@ class PostgresLink:
                 connection.terminate()
                 raise
             if not self.pooled:
+                options["server_settings"] |= _SETTINGS
                 connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT)
             try:
                 if not self.pooled:  # others would get it
@@ -166,18 +173,30 @@ class PostgresLink:
                 raise
             self.connection = connection
 
+    @contextlib.asynccontextmanager
+    async def ask(self) -> AsyncGenerator[Any, None]:
+        """
+        Lend the connection for a question: read only, and for no longer than :data:`STATEMENT_TIMEOUT`.
+
+        Behind a pooler these are settings of a transaction, since a session is not ours alone there.
+        """
+        async with self.lock:
+            if not self.pooled:
+                yield self.connection
+                return
+            async with self.connection.transaction(readonly=True):
+                await self.connection.execute(
+                    f"SET LOCAL statement_timeout = {_SETTINGS['statement_timeout']}"
+                )
+                yield self.connection
+
     async def _options(self, hook_class: Any) -> dict[str, Any]:
         """Read the Airflow connection, with all that the Postgres hook makes of it."""
         hook = hook_class(postgres_conn_id=self._conn_id)
 
         def read() -> dict[str, Any]:
             connection = hook.get_connection(self._conn_id)
-            options = connect_options(
-                connection,
-                application_name=self.title,
-                default_transaction_read_only="on",
-                statement_timeout=str(int(STATEMENT_TIMEOUT * 1000)),
-            )
+            options = connect_options(connection, application_name=self.title)
             if connection.extra_dejson.get("iam"):
                 login, password, port = hook.get_iam_token(connection)
                 options |= {"user": login, "password": password, "port": int(port) if port else None}

@@ -130,8 +130,8 @@ class PostgresDatabase:
     async def _fetch(self, sql: str, *values: object) -> list[Sequence[Any]]:
         link = self._open_link
         try:
-            async with link.lock:
-                rows: list[Sequence[Any]] = await link.connection.fetch(sql, *values)
+            async with link.ask() as connection:
+                rows: list[Sequence[Any]] = await connection.fetch(sql, *values)
         except Exception as error:
             raise self._error("a query", error) from error
         return rows
@@ -152,11 +152,12 @@ class PostgresDatabase:
         sql, _ = _compile(query.shape().statement)
         link = self._open_link
         try:
-            async with link.lock:
-                prepared = await link.connection.prepare(sql)
+            async with link.ask() as connection:
+                # Without a name: a pooler may have another session for the next question.
+                prepared = await connection.prepare(sql, name="")
+                name: str = prepared.get_attributes()[0].type.name
         except Exception as error:
             raise self._error("a query", error) from error
-        name: str = prepared.get_attributes()[0].type.name
         return _KINDS.get(name, name)
 
     async def clock(self) -> datetime:
@@ -276,7 +277,11 @@ class PostgresDatabase:
         """Wrap an error of the driver's: what happened, where, and what to do."""
         state = str(getattr(error, "sqlstate", None) or type(error).__name__)
         where = f"Postgres, connection {self._conn_id!r}: {action} failed ({state})"
-        if advice := _ADVICE.get(state) or _ADVICE.get(state[:2]):
+        if state == "08P01" and action == "connecting":
+            advice: str | None = _NO_SETTING
+        else:
+            advice = _ADVICE.get(state) or _ADVICE.get(state[:2])
+        if advice:
             # The server's own sentence names tables, columns and roles, never values; but for data errors.
             told = str(getattr(error, "message", None) or error).partition("\n")[0]
             return ConfigurationError(f"{where}{'' if state.startswith('22') else f': {told}'}; {advice}")
@@ -291,6 +296,10 @@ class PostgresDatabase:
 
 
 _TIMED_OUT: Final = "57014"
+_NO_SETTING: Final = (
+    "a pooler takes no such setting: leave it out of the connection's extras, or have the pooler ignore it "
+    "(PgBouncer's ignore_startup_parameters)"
+)
 _NO_DATE: Final = (
     "a date is before the year 1 or after 9999, or a time is 24:00, which Python has not; correct or leave "
     "out its row or column"

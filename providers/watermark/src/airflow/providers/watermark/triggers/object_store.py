@@ -104,6 +104,7 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
         super().__post_init__()
         self.requests = 0
         """Requests sent since this instance was made; a subclass counts them."""
+        self._requests_before = 0
         self._requests_told = 0
         self._late_keys: dict[str, str | None] = {}
         self._reconciled_at: float | None = None
@@ -258,7 +259,6 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
         is_ordered, is_whole = self.scan == "ordered", sweep.cursor is None
         start = sweep.cursor or (sweep.anchor if is_ordered else None)
         after = start if isinstance(start, str) else None
-        requests = self.requests
         unsettled: str | None = None
         listed = 0
         ranges = [
@@ -287,7 +287,8 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
                 sweep.anchor = sweep.anchor if found is None and listed >= self.lookback_keys else found
             else:
                 sweep.anchor = None
-            self._tell_requests(self.requests - requests)
+            self._tell_requests(self.requests - self._requests_before)
+        self._requests_before = self.requests
         if sweep.stray_high is not None:
             self._reconciled_at = time.monotonic()
 
@@ -326,13 +327,13 @@ class ObjectStoreTrigger(BaseWatermarkTrigger):
         return Interest(since=sweep.since, keys=sorted(keys) if len(keys) == len(self._late_keys) else None)
 
     def _tell_requests(self, requests: int) -> None:
-        """Note how many requests a sweep takes, if that has changed by a tenth: each time is a save."""
+        """Note how many requests a poll takes, if that has changed by a tenth: each time is a save."""
         if abs(requests - self._requests_told) > self._requests_told / 10:
             self._requests_told = requests
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Say how many requests a whole listing takes: they cost the money and the time."""
+        """Say how many requests a whole poll takes: they cost the money and the time."""
         return {"requests": str(self._requests_told)} if self._requests_told else {}
 
     def _news(self, listed: Sequence[ListedObject], sweep: Sweep) -> list[ListedObject]:
