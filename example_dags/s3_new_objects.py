@@ -42,26 +42,27 @@ orders = watch(
 with DAG("load_new_objects", schedule=orders, max_active_runs=16, tags=["example", "watermark"]):
 
     @task
-    def split(triggering_asset_events: dict[Any, Any] | None = None) -> list[list[dict[str, str]]]:
+    def split(triggering_asset_events: dict[Any, Any] | None = None) -> list[list[dict[str, Any]]]:
         """Return the new objects in chunks; a run that you start by hand has no events, and so no chunks."""
         changes = read_changes(triggering_asset_events, orders)
         # What one task hands to the next must be JSON.
-        objects = [{"id": change.id, "key": change.key} for change in changes]
+        objects = [{"epoch": change.epoch, "id": change.id, "key": change.key} for change in changes]
         return [objects[start : start + CHUNK_SIZE] for start in range(0, len(objects), CHUNK_SIZE)]
 
     @task(max_active_tis_per_dag=4)
-    def load(chunk: list[dict[str, str]]) -> list[str]:
+    def load(chunk: list[dict[str, Any]]) -> list[str]:
         """Load one chunk, and return the ids of what was loaded.
 
-        After a crash an object may come again, with the same id: store the id with what you load, or write in
-        a way that may be repeated.
+        After a crash an object may come again, with the same epoch and id: store both with what you load, or
+        write in a way that may be repeated. After a rewind it comes again on purpose, in a higher epoch.
         """
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
         s3 = S3Hook(aws_conn_id=CONNECTION).get_conn()
         for each in chunk:
             body = s3.get_object(Bucket=BUCKET, Key=each["key"])["Body"].read()
-            print(f"{each['key']!r}: {len(body)} bytes")  # your work goes here
+            version = f"{each['epoch']}-{each['id']}"  # what a repeat has in common with the first time
+            print(f"{each['key']!r}: {len(body)} bytes, {version}")  # your work goes here
         return [each["id"] for each in chunk]
 
     load.expand(chunk=split())

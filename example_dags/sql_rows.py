@@ -35,25 +35,33 @@ with DAG("handle_tickets", schedule=tickets, max_active_runs=16, tags=["example"
     @task
     def split(triggering_asset_events: dict[Any, Any] | None = None) -> list[list[dict[str, Any]]]:
         """Return the changed rows in chunks; what one task hands to the next must be JSON."""
-        changes = read_changes(triggering_asset_events, tickets)
-        # change.row holds the values as the database has them: a Decimal, a datetime, a UUID. A row that
-        # alone is larger than an event may be comes with its key only (change.row is None): read it by key.
-        rows = [
-            {
-                "change": change.id,
-                "id": change.key["id"],
-                "state": change.row and change.row["state"],
-                "amount": change.row and str(change.row["amount"]),
-            }
-            for change in changes
-        ]
+        rows = []
+        for change in read_changes(triggering_asset_events, tickets):
+            # change.row holds the values as the database has them: a Decimal, a datetime, a UUID. A row that
+            # alone is larger than an event may be comes with its key only (change.row is None): read it by
+            # its key.
+            row = change.row or {"state": None, "amount": None}
+            rows.append(
+                {
+                    "epoch": change.epoch,
+                    "change": change.id,
+                    "id": change.key["id"],
+                    "state": row["state"],
+                    "amount": None if row["amount"] is None else str(row["amount"]),
+                }
+            )
         return [rows[start : start + CHUNK_SIZE] for start in range(0, len(rows), CHUNK_SIZE)]
 
     @task(max_active_tis_per_dag=4)
     def handle(chunk: list[dict[str, Any]]) -> list[str]:
-        """Handle one chunk, and return the ids of its changes; after a crash they may come again."""
+        """Handle one chunk, and return the ids of its changes.
+
+        After a crash a change may come again, with the same epoch and id: store both with what you do, or do
+        it in a way that may be repeated. After a rewind it comes again on purpose, in a higher epoch.
+        """
         for row in chunk:
-            print(f"ticket {row['id']}: {row['state']}, {row['amount']}")  # your work goes here
+            version = f"{row['epoch']}-{row['change']}"  # what a repeat has in common with the first time
+            print(f"ticket {row['id']}: {row['state']}, {row['amount']}, {version}")  # your work goes here
         return [row["change"] for row in chunk]
 
     handle.expand(chunk=split())

@@ -121,8 +121,8 @@ class TestEveryType:
             assert watcher.keys == [6]
 
     async def test_from_a_position_delivers_what_comes_at_or_after_it(self, conn_id, case):
-        if not case.has_clock and not isinstance(case.next, int):
-            pytest.skip("it has no position before each")
+        if isinstance(case.next, str | bytes):
+            pytest.skip("no text and no bytes come right before others")
         start = case.values[3]
         text = start.isoformat() if isinstance(start, date) else str(start)
         arguments = {"payload": "keys", "start_from": text, **case.arguments}

@@ -426,7 +426,7 @@ class ReadWindow:
         Give the window as a predicate, to be sent with :attr:`parameters`.
 
         :param paramstyle: ``"pyformat"`` (``%(low)s``: psycopg, PyMySQL) or ``"named"`` (``:low``: SQLite,
-            Oracle, ``sqlalchemy.text``).
+            ``sqlalchemy.text``).
         :raises EventError: The style is another, or the event tells no column.
         """
         mark = {"pyformat": "%({})s", "named": ":{}"}.get(paramstyle)

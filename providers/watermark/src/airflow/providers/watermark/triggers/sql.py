@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
 from typing import Any, ClassVar, Final
+from uuid import UUID
 from zoneinfo import ZoneInfo, available_timezones
 
 from airflow.providers.watermark.change import HighWatermark, Page, Window, digest
@@ -581,6 +584,15 @@ def _before(position: Position) -> Position:
                 return position - timedelta(days=1)
             case int():
                 return position - 1
+            case float():
+                return math.nextafter(position, -math.inf)
+            case Decimal() if position.is_finite():
+                # A column may have any number of digits: what lies between is delivered, too.
+                _, digits, exponent = position.as_tuple()
+                step = Decimal(1).scaleb(min(int(exponent), 0) - 10)
+                return Context(prec=len(digits) + abs(int(exponent)) + 12).subtract(position, step)
+            case UUID() if position.int:
+                return UUID(int=position.int - 1)
     except OverflowError:
         return BEGINNING
     return position
