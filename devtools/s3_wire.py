@@ -53,6 +53,7 @@ class Request(NamedTuple):
     operation: str
     key: str
     params: dict[str, str]
+    user_agent: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -141,7 +142,8 @@ async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tu
     unknown = [name for name in _UNKNOWN_HEADERS if name in headers]
     operation = " ".join([OPERATIONS.get(kind) or f"{method} ?{kind[2]}", *unknown])
     params |= {name: headers[name] for name in _LOGGED_HEADERS if name in headers}
-    return method, Call(unquote(bucket), Request(operation, unquote(key), params), body)
+    request = Request(operation, unquote(key), params, headers.get("user-agent", ""))
+    return method, Call(unquote(bucket), request, body)
 
 
 def token_of(key: str) -> str:

@@ -22,6 +22,8 @@ from airflow.providers.watermark.position import (
     decode_position,
     encode_position,
     floor_timestamp,
+    format_timestamp,
+    format_timestamps,
     is_after,
     parse_timestamp,
     position_type,
@@ -100,6 +102,14 @@ def test_a_decimal_keeps_its_scale_and_its_sign(position):
 @given(kinds["float"])
 def test_a_float_keeps_its_bits(position):
     assert decode_position(encode_position(position)).hex() == position.hex()
+
+
+ZONES = [UTC, timezone(timedelta(hours=2)), ZoneInfo("UTC"), None]
+
+
+@given(st.lists(st.datetimes(timezones=st.just(UTC)) | st.datetimes(timezones=st.sampled_from(ZONES))))
+def test_many_instants_are_written_as_each_is(values):
+    assert format_timestamps(values) == list(map(format_timestamp, values))
 
 
 @given(kinds["timestamp"])

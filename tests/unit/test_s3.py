@@ -19,6 +19,7 @@ import pytest
 from aiobotocore.session import AioSession
 
 from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+from airflow.providers.watermark import __version__
 from airflow.providers.watermark.exceptions import ConfigurationError, SourceError, ThrottledError
 from airflow.providers.watermark.objects import pace
 from airflow.providers.watermark.objects.listing import Interest, KeyRange
@@ -769,6 +770,21 @@ async def test_payer_and_expected_owner_are_sent_with_every_request(stub):
     for request in stub.requests:
         assert request.params["x-amz-request-payer"] == "requester"
         assert request.params["x-amz-expected-bucket-owner"] == "000000000000"
+
+
+async def test_requests_tell_who_asks_unless_the_connection_says_otherwise(stub, monkeypatch):
+    async with Watching() as watching_:
+        await watching_.polls(stub, 2)
+    for request in stub.requests:
+        assert request.user_agent.startswith(f"airflow-provider-watermark/{__version__} ")
+        assert " Airflow/" in request.user_agent
+    stub.requests.clear()
+    wire = json.loads(connection(stub))
+    wire["extra"]["config_kwargs"]["user_agent"] = "ours"
+    monkeypatch.setenv("AIRFLOW_CONN_NAMED", json.dumps(wire))
+    async with Watching(aws_conn_id="named") as watching_:
+        await watching_.polls(stub, 2)
+    assert all(request.user_agent.startswith("ours ") for request in stub.requests)
 
 
 async def test_neither_is_sent_unless_asked_for(stub):

@@ -27,7 +27,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -42,6 +42,7 @@ __all__ = [
     "encode_position",
     "floor_timestamp",
     "format_timestamp",
+    "format_timestamps",
     "is_after",
     "parse_timestamp",
     "position_type",
@@ -202,6 +203,13 @@ def format_timestamp(value: datetime) -> str:
     if value.utcoffset() is None:
         return value.isoformat()
     return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def format_timestamps(values: Sequence[datetime]) -> list[str]:
+    """Write many timestamps as :func:`format_timestamp` writes each: if all are in UTC, at half the price."""
+    if not values or not all(value.tzinfo is UTC for value in values):
+        return list(map(format_timestamp, values))
+    return "\n".join(map(datetime.isoformat, values)).replace("+00:00", "Z").split("\n")
 
 
 def parse_timestamp(text: str) -> datetime:

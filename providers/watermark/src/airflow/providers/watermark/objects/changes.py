@@ -13,7 +13,7 @@ from typing import Final
 
 from airflow.providers.watermark.change import Change, change_ids
 from airflow.providers.watermark.objects.listing import ListedObject
-from airflow.providers.watermark.position import format_timestamp
+from airflow.providers.watermark.position import format_timestamps
 
 __all__ = ["object_changes"]
 
@@ -36,8 +36,7 @@ def object_changes(
     if not found:
         return []
     keys, times, _, versions = zip(*found, strict=True)
-    known = {time: format_timestamp(time) for time in set(times)}
-    stamps = list(map(known.__getitem__, times))
+    stamps = format_timestamps(times)
     names = change_ids(keys, versions, "timestamp", stamps)
     # JSON writes most texts as they are. If it does so with all of these, the bytes of each are known by its
     # length; if not, they are left to be counted one by one.

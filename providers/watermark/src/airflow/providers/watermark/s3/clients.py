@@ -113,7 +113,13 @@ def _make_client(hook: Any, resources: AsyncExitStack) -> Any:
     """
     from botocore.config import Config
 
-    config = Config(max_pool_connections=MAX_CONNECTIONS).merge(hook.config)
+    from airflow.providers.watermark import __version__
+
+    # A name of our own tells in S3's logs who lists; botocore would put one together twice for each request.
+    # The hook adds Airflow's, and the connection may say otherwise.
+    user_agent = f"airflow-provider-watermark/{__version__}"
+    own = Config(max_pool_connections=MAX_CONNECTIONS, user_agent=user_agent)
+    config = own.merge(hook.config)
     client = hook.get_client_type(region_name=hook.region_name, config=config, deferrable=True)
     return asyncio.run(resources.enter_async_context(client))
 

@@ -226,13 +226,18 @@ def _read(text: str, count: int, interest: Interest) -> _Found | None:
 
 
 def _listed(found: _Columns) -> list[ListedObject]:
-    moments = {time: datetime.fromisoformat(time) for time in set(found.times)}
     etags = "\n".join(found.etags)
     for quote in _QUOTES:
         etags = etags.replace(quote, '"')
     versions = [etag.strip('"') for etag in etags.split("\n")]
     return list(
-        map(ListedObject, found.keys, map(moments.__getitem__, found.times), map(int, found.sizes), versions)
+        map(
+            ListedObject,
+            found.keys,
+            map(datetime.fromisoformat, found.times),
+            map(int, found.sizes),
+            versions,
+        )
     )
 
 
