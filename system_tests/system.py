@@ -244,7 +244,7 @@ def _airflow(path: Path, services: Services, networks: Networks) -> RunningAirfl
         environment={
             "STORAGE_EMULATOR_HOST": _elsewhere(services.gcs.endpoint_url, gcs, networks.gcs.port),
             "EXAMPLE_POLL_INTERVAL": "2",
-            "AIRFLOW__WATERMARK__OBJECT_STORAGE_PATH": f"file://{path / 'watermarks'}",
+            "AIRFLOW__WATERMARK__OBJECT_STORAGE_PATH": f"file://{path / 'watermarks' / 'kept'}",
         },
         dags=(*sorted(DAGS.glob("*.py")), *sorted(EXAMPLES.glob("*.py"))),
     )

@@ -6,21 +6,30 @@ import ast
 import asyncio
 import json
 import logging
+import math
 import os
+import pty
+import select
+import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import yaml
 
-from airflow.providers.watermark.cli import main, running
+from airflow.providers.watermark import asset_watermark
+from airflow.providers.watermark.cli import main, moving, running
 from airflow.providers.watermark.exceptions import StoreError
 from airflow.providers.watermark.position import BEGINNING
 from airflow.providers.watermark.stores import WatermarkKey
 from airflow.providers.watermark.stores.object_storage import ObjectStorageStore
-from airflow.providers.watermark.watermark import WatermarkState, is_reset, reset_wire
+from airflow.providers.watermark.watermark import Pending, WatermarkState, is_reset, reset_wire
 from devtools.s3_stub import StubS3
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -293,6 +302,132 @@ def texts_in(tree):
             yield node.value
 
 
+@pytest.mark.parametrize("depth", [60, 400])
+def test_what_is_nested_too_deeply_hides_no_other_and_is_an_error_in_a_line(files, run, depth):
+    files.put(state(), KEY._replace(asset_name="sales"))
+    files.put(state())
+    (stored,) = (path for path in files.path.rglob("*.json") if "sales" in str(path))
+    nested = '"source":{"a":' + depth * "[" + depth * "]" + ',"watcher"'
+    stored.write_text(stored.read_text().replace('"source":{"watcher"', nested))
+    for output in ("json", "yaml", "table"):
+        code, out, _ = run("list", "-o", output)
+        assert code == 0
+        assert "orders" in out
+        assert "2026-03-01T12:00:00Z" in out
+    rows = {row["asset"]: row for row in json.loads(run("list", "-o", "json")[1])}
+    assert "nested too deeply" in rows["sales"]["last_error"]
+    for argv in (("show", "sales", "-o", "yaml"), ("show", "sales"), ("delete", "sales", "--yes")):
+        code, _, err = run(*argv)
+        assert code == 0 or "nested too deeply" in err
+
+
+def test_what_a_store_cannot_read_so_deep_it_is_hides_no_other(files, run, monkeypatch):
+    load = ObjectStorageStore.load
+
+    async def deep(store, key):
+        return json.loads(100_000 * "[") if key.asset_name == "sales" else await load(store, key)
+
+    monkeypatch.setattr(ObjectStorageStore, "load", deep)
+    files.put(state())
+    (files.path / "s3" / "sales").mkdir()
+    (orders,) = files.path.rglob("*.json")
+    (files.path / "s3" / "sales" / orders.name).write_text("")
+    code, out, _ = run("list", "-o", "json")
+    assert code == 0
+    rows = {row["asset"]: row for row in json.loads(out)}
+    assert rows["orders"]["last_error"] is None
+    assert "sales/s3/q83vEjRWeJA is nested too deeply" in rows["sales"]["last_error"]
+    for argv in (("show", "sales"), ("delete", "sales", "--yes"), ("copy", "sales", "--as", "x", "--yes")):
+        code, out, err = run(*argv)
+        assert (code, out) == (1, "")
+        assert "sales/s3/q83vEjRWeJA is nested too deeply to be read; repair" in err or "x/s3" in err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("show", "\udcff"),
+        ("reset", "orders", "--namespace", "\udcff", "--key", "k", "--yes"),
+        ("delete", "orders", "--namespace", "s3", "--key", "\udcff", "--yes"),
+        ("set", "orders", "\udcff", "--yes"),
+        ("copy", "orders", "--as", "\udcff", "--yes"),
+        ("list", "--store", "\udcff"),
+    ],
+)
+def test_a_name_that_is_no_text_is_refused(files, run, argv):
+    wire = files.put(state())
+    code, out, err = run(*argv)
+    assert (code, out, files.get()) == (1, "", wire)
+    assert "no valid UTF-8" in err
+
+
+def test_what_is_no_json_is_not_printed_as_json(files, run):
+    files.put(state())
+    (stored,) = files.path.rglob("*.json")
+    stored.write_text(stored.read_text().replace('"bucket_name":"lake"', '"bucket_name":NaN'))
+
+    def refuse(text):
+        raise ValueError(text)
+
+    for command in (("list",), ("show", "orders")):
+        code, out, _ = run(*command, "-o", "json")
+        assert code == 0
+        (row,) = json.loads(out, parse_constant=refuse)
+        assert (row.get("value") or row)["source"]["bucket_name"] == "NaN"
+    assert math.isnan(yaml.safe_load(run("list", "-o", "yaml")[1])[0]["source"]["bucket_name"])
+
+
+def shell(line, **environment):
+    """Run a command in a process of its own; ``line`` says what becomes of its streams."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$PYTHON" -m airflow.providers.watermark {line}'],
+        env={**os.environ, "PYTHON": sys.executable, **environment},
+        capture_output=True,
+        check=False,
+    )
+    assert b"Traceback" not in done.stderr
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("reset orders <&-", "error: there is nobody to ask; say --yes, or --dry-run to be told only"),
+        ("list -o json >&-", "error: the standard output is closed, so nothing can be shown"),
+        *(
+            (
+                f"list -o {output} >/dev/full",
+                "error: the standard output cannot be written (No space left on device)",
+            )
+            for output in ("json", "table")
+        ),
+    ],
+)
+def test_a_stream_that_there_is_not_is_an_error_in_a_line(files, line, told):
+    wire = files.put(state())
+    code, out, err = shell(line)
+    assert (code, out, files.get()) == (1, "", wire)
+    assert err.strip().splitlines()[-1] == told
+
+
+def test_without_a_standard_error_nothing_is_told_among_the_rows(files):
+    files.put(state())
+    code, out, _ = shell("list -o json 2>&-")
+    assert (code, len(json.loads(out))) == (0, 1)
+    assert shell("reset orders 2>&-")[:2] == (1, "")
+
+
+@pytest.mark.parametrize("output", ["table", "yaml"])
+def test_a_name_that_a_stream_cannot_carry_is_no_error(files, output):
+    files.put(state(), KEY._replace(asset_name="übër"))
+    code, out, _ = shell(f"list -o {output}", PYTHONIOENCODING="ascii")
+    assert code == 0
+    if output == "yaml":
+        assert yaml.safe_load(out)[0]["asset"] == "übër"
+    else:
+        assert r"\xfcb\xebr" in out
+
+
 def test_a_wrong_command_is_told_with_its_usage(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["explode"])
@@ -357,6 +492,42 @@ def test_an_end_of_input_is_no_answer(files, run, monkeypatch):
     assert "Nothing was changed" in err
 
 
+def test_ctrl_c_at_the_question_ends_the_command_and_nothing_is_changed(files):
+    wire = files.put(state())
+    terminal, inner = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "airflow.providers.watermark", "rewind", "orders", "--to", "beginning"],
+        stdin=inner,
+        stdout=inner,
+        stderr=inner,
+        preexec_fn=lambda: os.login_tty(inner),  # noqa: PLW1509 - so that Ctrl-C reaches it
+    )
+    os.close(inner)
+    try:
+        assert "[y/N]" in read_until(terminal, "[y/N]")
+        os.write(terminal, b"\x03")
+        told = read_until(terminal, "interrupted")  # and nobody answers any more
+        assert "interrupted" in told
+        assert "Traceback" not in told
+        assert process.wait(timeout=30) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+    assert files.get() == wire
+
+
+def read_until(terminal, text, seconds=60):
+    read, end = "", time.monotonic() + seconds
+    while text not in read and (left := end - time.monotonic()) > 0:
+        if select.select([terminal], [], [], left)[0]:
+            try:
+                read += os.read(terminal, 4096).decode(errors="replace")
+            except OSError:  # all who wrote to it are gone
+                break
+    return read
+
+
 def test_a_rewind_ahead_is_refused_and_set_says_what_is_skipped(files, run):
     wire = files.put(state())
     code, _, err = run("rewind", "orders", "--to", "2026-03-02T00:00:00Z", "--yes")
@@ -366,6 +537,17 @@ def test_a_rewind_ahead_is_refused_and_set_says_what_is_skipped(files, run):
     assert code == 0
     assert "skipped, and never delivered" in err
     assert WatermarkState.from_wire(files.get()).low == datetime(2026, 3, 2, tzinfo=UTC)
+
+
+def test_set_says_what_comes_again_though_it_skips(files, run):
+    seen = {"AAAAAAAAAA" + each: NOON + timedelta(minutes=n) for n, each in enumerate("EIMQ", start=1)}
+    files.put(state(seen=seen, high=NOON + timedelta(seconds=30), cursor="orders/3"))
+    code, _, err = run("set", "orders", "2026-03-01T12:02:00Z", "--dry-run")
+    assert code == 0
+    assert "Delivered after 2026-03-01T12:02:00Z already, and again in epoch 2: 2 changes." in err
+    code, _, err = run("set", "orders", "2026-03-01T12:00:10Z", "--dry-run")
+    assert "again in epoch 2: 4 changes, and what the sweep under way, up to 2026-03-01T12:00:30Z" in err
+    assert "again in" not in run("set", "orders", "2026-03-01T12:04:00Z", "--dry-run")[2]
 
 
 def test_the_low_watermark_itself_changes_nothing(files, run):
@@ -381,6 +563,11 @@ def test_the_low_watermark_itself_changes_nothing(files, run):
         (7, "beginning", BEGINNING),
         ("m", "a", "a"),
         (datetime(2026, 3, 1), "2026-02-01T00:00:00", datetime(2026, 2, 1)),  # noqa: DTZ001
+        (
+            (7, "m"),
+            json.dumps([{"type": "integer", "value": "7"}, {"type": "string", "value": "a"}]),
+            (7, "a"),
+        ),
     ],
 )
 def test_a_position_has_the_type_of_the_watermark(files, run, low, text, position):
@@ -397,6 +584,8 @@ def test_a_position_has_the_type_of_the_watermark(files, run, low, text, positio
         (NOON, "5", "UTC offset, such as"),
         (7, "x", "type integer"),
         (datetime(2026, 3, 1), "2026-02-01T00:00:00Z", "without a UTC offset"),  # noqa: DTZ001
+        ((7, "m"), "7, m", "a list as `list` shows it"),
+        ((7, "m"), "[" * 100_000, "a list as `list` shows it"),
     ],
 )
 def test_what_is_no_position_is_refused_with_what_is_allowed(files, run, low, text, advice):
@@ -404,6 +593,57 @@ def test_what_is_no_position_is_refused_with_what_is_allowed(files, run, low, te
     code, _, err = run("set", "orders", text, "--yes")
     assert (code, files.get()) == (1, wire)
     assert advice in err
+
+
+SQL = {"watcher": "sql", "conn_id": "shop", "table": "sales"}
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "position"),
+    [
+        (SQL, "3", 3),
+        (SQL, "20260301", 20260301),
+        (SQL, "3.50", Decimal("3.50")),
+        (SQL, "2026-03-01", date(2026, 3, 1)),
+        (SQL, "2026-03-01T12:00:00Z", NOON),
+        (SQL, "2026-03-01T12:00:00", datetime(2026, 3, 1, 12)),  # noqa: DTZ001
+        (SQL, str(UUID(int=7)), UUID(int=7)),
+        (SOURCE, "2026-03-01T12:00:00Z", NOON),
+        ({"watcher": "gcs"}, "2026-03-01T12:00:00Z", NOON),
+    ],
+)
+def test_while_no_position_is_known_a_text_is_read_as_the_watcher_may_have_it(
+    files, run, source, text, position
+):
+    files.put(state(low=BEGINNING, source=source))
+    code, _, err = run("set", "orders", text, "--yes")
+    assert code == 0
+    assert f"{text} is taken for a position of the type" in err
+    found = WatermarkState.from_wire(files.get()).low
+    assert (type(found), found) == (type(position), position)
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "advice"),
+    [
+        (SOURCE, "3", "a time with a UTC offset"),
+        ({"watcher": "gcs"}, "2026-03-01", "a time with a UTC offset"),
+        (SQL, "abc", "a number, a date, a time or a uuid"),
+        ({"watcher": "mine"}, "2026-03-01T12:00:00Z", "AssetWatermark.set_value"),
+        ({}, "3", "AssetWatermark.set_value"),
+    ],
+)
+def test_while_no_position_is_known_nothing_is_guessed(files, run, source, text, advice):
+    wire = files.put(state(low=BEGINNING, source=source))
+    code, _, err = run("set", "orders", text, "--yes")
+    assert (code, files.get()) == (1, wire)
+    assert advice in err
+
+
+def test_what_may_be_late_tells_the_type_too(files, run):
+    files.put(state(low=BEGINNING, source=SQL, pending={"AAAAAAAAAAI": Pending(Decimal(7))}))
+    assert run("set", "orders", "3", "--yes")[0] == 0
+    assert type(WatermarkState.from_wire(files.get()).low) is Decimal
 
 
 def test_a_reset_leaves_a_mark_that_its_watcher_adopts(files, run):
@@ -473,6 +713,45 @@ def test_what_another_operator_has_done_meanwhile_stays(files, run, monkeypatch,
     assert "changed by another writer" in err
 
 
+class Gap(ObjectStorageStore):
+    """Without compare-and-set: so often, a watcher that has read before a save writes after it."""
+
+    def __init__(self, overwrites):
+        super().__init__()
+        self.compare_and_set = False
+        self.overwrites = overwrites
+
+    async def save(self, key, value, *, expected):
+        await super().save(key, value, expected=expected)
+        if self.overwrites:
+            self.overwrites -= 1
+            theirs = WatermarkState.from_wire(expected)
+            later = replace(theirs, low=theirs.low + timedelta(hours=1), revision=theirs.revision + 1)
+            await super().save(key, later.to_wire(), expected=value)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("rewind", "orders", "--to", "beginning"),
+        ("reset", "orders"),
+        ("set", "orders", "2027-01-01T00:00:00Z"),
+    ],
+)
+@pytest.mark.parametrize("overwrites", [0, 2, 1000])
+def test_what_a_watcher_overwrites_is_done_again_or_told(files, run, monkeypatch, command, overwrites):
+    lasts = overwrites < 1000
+    files.put(state())
+    store = Gap(overwrites)
+    monkeypatch.setattr(running, "configured_store", lambda _: store)
+    monkeypatch.setattr(asset_watermark, "SETTLE_SECONDS", 0.01)
+    code, _, err = run(*command, "--yes")
+    assert code == (0 if lasts else 1)
+    assert ("Done" in err) is lasts
+    assert files.get()["epoch"] == (2 if lasts else 1)
+    assert lasts or "was overwritten by another writer" in err
+
+
 def answer_after(monkeypatch, action):
     """Let something happen between the question and the answer."""
 
@@ -508,6 +787,33 @@ def test_what_a_watcher_is_at_work_on_is_not_deleted(files, run, monkeypatch):
     assert "changed by another writer" in err
 
 
+def test_the_low_watermark_that_is_discarded_is_told(files, run, monkeypatch):
+    monkeypatch.setattr(moving, "_assets_in_use", frozenset)
+    files.put(state())
+    for command in ("reset orders", "delete orders", "prune"):
+        code, _, err = run(*command.split(), "--dry-run")
+        assert code == 0
+        assert "low watermark is 2026-03-01T12:00:00Z" in err
+    files.put({"version": 1, "revision": 5})
+    for command in ("reset orders", "delete orders", "prune"):
+        assert "low watermark is (damaged)" in run(*command.split(), "--dry-run")[2]
+
+
+def test_what_cannot_be_read_keeps_no_other_from_being_pruned(files, run, monkeypatch):
+    monkeypatch.setattr(moving, "_assets_in_use", lambda: frozenset({"used"}))
+    wire = files.put(state(), KEY._replace(asset_name="used"))
+    files.put(state())
+    files.put(state(), KEY._replace(namespace="gcs"))
+    (damaged,) = (files.path / "gcs").rglob("*.json")
+    damaged.write_text("{")
+    code, _, err = run("prune", "--yes")
+    assert code == 1
+    assert "1 watermarks were deleted" in err
+    assert "1 watermarks were not deleted" in err
+    assert (files.get(), files.get(KEY._replace(asset_name="used"))) == (None, wire)
+    assert damaged.read_text() == "{"
+
+
 # --- copy ---------------------------------------------------------------------------------------------------
 
 
@@ -536,6 +842,40 @@ def test_a_newer_watermark_is_never_overwritten(files, run, there, copied):
     assert files.get(new) == (wire if copied else old)
     assert code == (0 if copied else 1)
     assert ("over an older one" if copied else "a newer one is there") in err
+
+
+@pytest.mark.parametrize(
+    ("there", "copied"),
+    [
+        ({"low": NOON + timedelta(days=60)}, False),
+        ({"low": NOON - timedelta(days=60)}, True),
+        ({"low": NOON}, True),
+        ({"low": BEGINNING}, True),
+        ({"low": NOON + timedelta(days=60), "epoch": 1}, True),
+        ({"low": 7}, True),
+    ],
+)
+def test_a_watermark_that_is_further_ahead_is_not_overwritten_whatever_the_revisions(
+    files, run, there, copied
+):
+    """Two stores count their revisions each by itself."""
+    new = KEY._replace(asset_name="orders_v2")
+    wire = files.put(state(epoch=2, revision=50_000))
+    old = files.put(state(**{"epoch": 2, "revision": 40, **there}), new)
+    code, _, err = run("copy", "orders", "--as", "orders_v2", "--yes")
+    assert files.get(new) == (wire if copied else old)
+    assert code == (0 if copied else 1)
+    assert "that of the copy 2026-03-01T12:00:00Z" in err
+    assert ("further ahead" in err) is not copied
+
+
+@pytest.mark.parametrize("there", [{"version": 1, "revision": 2}, reset_wire({"epoch": 0, "revision": 1})])
+def test_over_what_has_no_low_watermark_is_copied_as_ever(files, run, there):
+    new = KEY._replace(asset_name="orders_v2")
+    wire = files.put(state())
+    files.put(there, new)
+    assert run("copy", "orders", "--as", "orders_v2", "--yes")[0] == 0
+    assert files.get(new) == wire
 
 
 def test_what_is_there_already_is_not_copied_again(files, run):

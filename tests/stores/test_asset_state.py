@@ -158,6 +158,21 @@ async def test_where_there_is_no_asset_state_another_store_is_asked_for():
         await store.load(KEY)
 
 
+async def test_a_trigger_or_task_that_is_given_no_state_is_told_why_and_not_to_upgrade(monkeypatch):
+    from airflow.sdk.execution_time import context, task_runner
+
+    bound_to_none = AssetStateStore()
+    bound_to_none.bind(SimpleNamespace(asset_state_store=None))
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", object(), raising=False)
+    monkeypatch.setattr("airflow.sdk.get_current_context", dict)  # as in a task without inlets and outlets
+    for store in (bound_to_none, AssetStateStore()):
+        with pytest.raises(ConfigurationError, match=r"'orders' is out of reach: .* an inlet or outlet"):
+            await store.load(KEY)
+    monkeypatch.delattr(context, "AssetStateStoreAccessors")  # as below Airflow 3.3
+    with pytest.raises(ConfigurationError, match=r"needs Airflow 3\.3"):
+        await AssetStateStore().load(KEY)
+
+
 async def test_a_triggerer_without_the_trigger_is_told_what_to_use(monkeypatch):
     from airflow.sdk.execution_time import task_runner
 

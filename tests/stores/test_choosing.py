@@ -76,6 +76,25 @@ def test_a_store_that_cannot_be_is_an_import_error_of_the_dag(path, message):
     assert f"store={path!r}: " in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("sql", "store = 'sql' cannot be imported"),
+        ("no.such.Store", "store = 'no.such.Store' cannot be imported"),
+        ("builtins.dict", "store = 'builtins.dict' is no BaseWatermarkStore"),
+        (f"{STORES}.memory.MemoryStore", f"store = '{STORES}.memory.MemoryStore' forgets watermarks"),
+        (f"{STORES}.sql.SqlStore", "sql_conn_id is not set"),
+        (f"{STORES}.object_storage.ObjectStorageStore", "object_storage_path is not set"),
+    ],
+)
+def test_a_configured_store_that_cannot_be_is_an_import_error_of_the_dag(path, message, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__WATERMARK__STORE", path)
+    with pytest.raises(InvalidArgumentError) as caught:
+        trigger().serialize()
+    assert f"S3PrefixTrigger: [watermark] {message}" in str(caught.value)
+    trigger(store=f"{STORES}.variable.VariableStore").serialize()  # which does not use it
+
+
 # --- AIP-93 -------------------------------------------------------------------------------------------------
 
 ROWS: dict[str, datetime] = {}

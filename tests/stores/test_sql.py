@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sqlite3
+import subprocess
 import sys
+import threading
+import time
+from urllib.parse import quote
 
+import aiosqlite
 import pytest
 from sqlalchemy.exc import IntegrityError
 
 from airflow.providers.watermark.exceptions import ConfigurationError, StoreError, WatermarkConflictError
 from airflow.providers.watermark.stores import WatermarkKey
-from airflow.providers.watermark.stores.sql import SqlStore, migrate, schema
+from airflow.providers.watermark.stores.sql import SqlStore, engine, migrate, schema
 from airflow.providers.watermark.stores.sql import store as sql_store
 from airflow.providers.watermark.stores.sql.schema import REVISION, VERSION_TABLE, table
 from devtools.databases import mariadb, postgres
@@ -102,6 +108,36 @@ def test_who_meets_another_migration_tries_again_for_a_while(path, monkeypatch, 
             migrate()
 
 
+@pytest.mark.parametrize("name", ["sqlite", "postgres", "mariadb"])
+def test_a_migration_does_not_wait_for_a_lock_for_ever(name, path, request, monkeypatch):
+    """A thread that waits for the database cannot be interrupted: not even by Ctrl-C."""
+    with contextlib.ExitStack() as stack:
+        if name == "sqlite":
+            holder = sqlite3.connect(path, isolation_level=None)
+            lock = ["BEGIN EXCLUSIVE"]
+        else:
+            if name == "mariadb":
+                request.getfixturevalue("mariadb_or_skip")
+            server = stack.enter_context(postgres() if name == "postgres" else mariadb())
+            monkeypatch.setenv("AIRFLOW_CONN_WATERMARKS", server.airflow_connection_json())
+            holder = server.connect()
+            lock = {
+                "postgres": ["BEGIN", f"LOCK TABLE {VERSION_TABLE}"],
+                "mariadb": [f"LOCK TABLES {VERSION_TABLE} WRITE"],
+            }[name]
+        stack.enter_context(contextlib.closing(holder))
+        migrate()
+        cursor = holder.cursor()
+        for statement in lock:
+            cursor.execute(statement)
+        monkeypatch.setattr(schema, "_LOCK_TIMEOUT", 1)
+        monkeypatch.setattr(schema, "_TRY_AGAIN_WITHIN", 0)
+        with pytest.raises(StoreError, match=r"'watermarks' could not be migrated .* has locked .* for 1 s"):
+            migrate()
+        cursor.execute("UNLOCK TABLES" if name == "mariadb" else "ROLLBACK")
+        assert migrate() == REVISION
+
+
 def test_a_table_that_was_dropped_alone_is_made_anew(path):
     migrate()
     sqlite_execute(path)("DROP TABLE asset_watermarks")
@@ -144,6 +180,18 @@ def test_who_lacks_a_privilege_is_told_the_databases_own_word_for_it(name, fault
             server.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
         monkeypatch.setenv("AIRFLOW_CONN_WATERMARKS", role.airflow_connection_json())
         asyncio.run(work())
+
+
+def test_who_may_not_read_the_version_is_told_of_that_table(monkeypatch):
+    with postgres() as server:
+        monkeypatch.setenv("AIRFLOW__WATERMARK__SQL_CONN_ID", "watermarks")
+        monkeypatch.setenv("AIRFLOW_CONN_WATERMARKS", server.airflow_connection_json())
+        migrate()
+        role = server.create_role("writer")
+        server.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON asset_watermarks TO writer")
+        monkeypatch.setenv("AIRFLOW_CONN_WATERMARKS", role.airflow_connection_json())
+        with pytest.raises(StoreError, match=f"InsufficientPrivilege.* select in {VERSION_TABLE}"):
+            asyncio.run(SqlStore().load(KEY))
 
 
 def test_migrating_twice_changes_nothing(path):
@@ -323,8 +371,12 @@ def test_a_connection_must_be_named():
         (None, "cannot be read"),
         ({"conn_type": "http", "host": "x", "password": "hunter2"}, "is of type 'http'"),
         ({"conn_type": "sqlite"}, "names no file"),
+        ({"conn_type": "sqlite", "schema": "wm.db"}, "'wm.db', which is no absolute path; .* sqlite:////"),
+        ({"conn_type": "sqlite", "host": "~/wm.db"}, "'~/wm.db', which is no absolute path"),
+        ({"conn_type": "sqlite", "host": ":memory:"}, "':memory:', which is no absolute path"),
+        ({"conn_type": "sqlite", "host": "file:/wm.db"}, "'file:/wm.db', which is no absolute path"),
     ],
-    ids=["missing", "no database", "no file"],
+    ids=["missing", "no database", "no file", "another file in each folder", "home", "memory", "file URI"],
 )
 def test_a_connection_that_will_not_do_is_an_error_that_names_it(monkeypatch, connection, message):
     monkeypatch.setenv("AIRFLOW__WATERMARK__SQL_CONN_ID", "mine")
@@ -337,6 +389,71 @@ def test_a_connection_that_will_not_do_is_an_error_that_names_it(monkeypatch, co
         assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("uri", ["sqlite:///{}", "sqlite://{}"], ids=["as a path", "as the host"])
+def test_an_sqlite_file_is_named_by_its_absolute_path(path, monkeypatch, uri):
+    odd = path.with_name("50% of #1?.db")
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_WATERMARKS", uri.format(quote(str(odd), safe="/" if ":///" in uri else ""))
+    )
+    assert migrate() == REVISION
+    assert sqlite_execute(odd)("SELECT * FROM asset_watermarks") == []
+
+
+def test_reading_does_not_make_the_sqlite_file_but_asks_where_it_is(path, tmp_path):
+    migrate()
+    path.rename(tmp_path / "elsewhere.db")
+    with pytest.raises(
+        StoreError, match=r"orders/s3/k .*does not exist .* migrate'. If it did exist, bring it"
+    ):
+        asyncio.run(SqlStore().load(KEY))
+    assert not path.exists()
+
+
+def test_a_running_store_misses_its_sqlite_file_and_goes_on_when_it_is_back(path, tmp_path):
+    async def work():
+        store = SqlStore()
+        with pytest.raises(StoreError, match="does not exist"):
+            await store.load(KEY)
+        (tmp_path / "elsewhere.db").rename(path)
+        assert await store.load(KEY) is None
+        await store.close()
+
+    migrate()
+    path.rename(tmp_path / "elsewhere.db")
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("place", "fault", "missing"),
+    [
+        ("nowhere/watermarks.db", "does not exist", "folder"),
+        ("watermarks.db", "does not exist", None),
+        (".", "SQLITE_CANTOPEN", "could not be migrated"),
+    ],
+    ids=["no folder", "no file", "a folder"],
+)
+def test_an_sqlite_file_that_cannot_be_opened_is_told_without_a_traceback(
+    path, monkeypatch, place, fault, missing
+):
+    stop, told = aiosqlite.Connection.stop, []
+
+    def stop_slowly(connection):
+        connection._tx.put_nowait((None, lambda: time.sleep(0.2)))
+        return stop(connection)
+
+    monkeypatch.setattr(aiosqlite.Connection, "stop", stop_slowly)
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    connection = {"conn_type": "sqlite", "host": str(path.parent / place)}
+    monkeypatch.setenv("AIRFLOW_CONN_WATERMARKS", json.dumps(connection))
+    with pytest.raises(StoreError, match=fault):
+        asyncio.run(SqlStore().load(KEY))
+    if missing:
+        with pytest.raises((ConfigurationError, StoreError), match=missing):
+            migrate()
+    time.sleep(0.3)
+    assert not told, "the driver's thread has outlived the event loop"
+
+
 def test_a_missing_driver_is_named_with_the_command_that_installs_it(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "aiosqlite", None)
     with pytest.raises(
@@ -345,9 +462,15 @@ def test_a_missing_driver_is_named_with_the_command_that_installs_it(path, monke
         migrate()
 
 
-def test_importing_the_store_imports_no_driver():
-    import subprocess
+def test_an_sqlalchemy_that_is_too_old_is_told_when_the_store_is_built(path, monkeypatch):
+    monkeypatch.setattr(engine, "version", lambda _: "1.4.54")  # as Airflow 3.0 requires
+    for work in (SqlStore, migrate):
+        with pytest.raises(ConfigurationError, match=r"Airflow 3\.1 or later; here is SQLAlchemy 1\.4\.54"):
+            work()
+    assert not path.exists()
 
+
+def test_importing_the_store_imports_no_driver():
     imported = "sorted({'alembic', 'aiomysql', 'asyncpg'} & {*sys.modules})"
     code = f"import sys, airflow.providers.watermark.stores.sql; assert not {imported}, {imported}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

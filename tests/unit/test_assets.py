@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow.providers.watermark import watch
+from airflow.providers.watermark import asset_watermark, watch
 from airflow.providers.watermark.asset_watermark import AssetWatermark
 from airflow.providers.watermark.exceptions import (
     ConfigurationError,
@@ -18,7 +19,7 @@ from airflow.providers.watermark.exceptions import (
     StoreError,
     WatermarkConflictError,
 )
-from airflow.providers.watermark.position import BEGINNING
+from airflow.providers.watermark.position import BEGINNING, encode_position
 from airflow.providers.watermark.stores import WatermarkKey
 from airflow.providers.watermark.stores.memory import MemoryStore
 from airflow.providers.watermark.triggers.s3 import S3PrefixTrigger
@@ -255,6 +256,80 @@ async def test_a_rewind_gives_up_after_a_while_and_says_so():
     store.commits = 100
     with pytest.raises(WatermarkConflictError):
         await WATERMARK.aset_value(NOON - timedelta(days=1), store)
+
+
+class Gap(MemoryStore):
+    """Without compare-and-set: after each save, as long as there are any, the last of ``others`` writes."""
+
+    compare_and_set = False
+    others = ()
+
+    async def save(self, key, value, *, expected):
+        await super().save(key, value, expected=expected)
+        if self.others:
+            theirs = self.others.pop()(expected, value)
+            await super().delete(key, expected=value)
+            if theirs is not None:
+                await super().save(key, theirs, expected=None)
+
+
+@pytest.fixture
+async def gap(monkeypatch):
+    monkeypatch.setattr(asset_watermark, "SETTLE_SECONDS", 0.01)
+    store = Gap()
+    await store.save(KEY, STATE.to_wire(), expected=None)
+    return store
+
+
+def overwrite(saves):
+    """Write what a watcher has that had read before a rewind."""
+    return lambda expected, _: {**expected, "revision": expected["revision"] + saves}
+
+
+@pytest.mark.parametrize("saves", [1, 3])
+async def test_a_rewind_that_a_watcher_overwrites_is_done_again(gap, saves):
+    gap.others = [overwrite(saves)] * 2
+    await WATERMARK.aset_value(NOON - timedelta(days=1), gap)
+    state = WatermarkState.from_wire(await gap.load(KEY))
+    assert (state.low, state.epoch) == (NOON - timedelta(days=1), 4)
+
+
+async def test_a_rewind_that_never_lasts_is_an_error_that_says_so(gap):
+    gap.others = [overwrite(1)] * 1000
+    with pytest.raises(WatermarkConflictError, match="orders/s3/k was overwritten by another writer"):
+        await WATERMARK.aset_value(NOON - timedelta(days=1), gap)
+
+
+async def test_a_rewind_that_its_watcher_has_gone_on_from_has_lasted(gap):
+    """It adopts it, and saves at once: that is no other epoch."""
+    gap.others = [lambda _, value: {**value, "revision": value["revision"] + 5}]
+    await WATERMARK.aset_value(NOON - timedelta(days=1), gap)
+    state = WatermarkState.from_wire(await gap.load(KEY))
+    assert (state.low, state.epoch) == (NOON - timedelta(days=1), 4)
+    assert state.revision == STATE.revision + 6
+
+
+async def test_a_rewind_at_the_same_moment_as_another_is_done_in_an_epoch_of_its_own(gap):
+    gap.others = [lambda _, value: {**value, "low": encode_position(NOON - timedelta(days=9))}]
+    await WATERMARK.aset_value(NOON - timedelta(days=1), gap)
+    state = WatermarkState.from_wire(await gap.load(KEY))
+    assert (state.low, state.epoch) == (NOON - timedelta(days=1), 5)
+
+
+async def test_a_rewind_that_was_undone_by_a_deletion_is_an_error(gap):
+    gap.others = [lambda *_: None]
+    with pytest.raises(StateError, match="no watermark orders/s3/k is stored"):
+        await WATERMARK.aset_value(NOON - timedelta(days=1), gap)
+
+
+async def test_where_a_loop_runs_nothing_is_left_behind(recwarn, monkeypatch):
+    store = await stored()
+    monkeypatch.setattr("airflow.providers.watermark.asset_watermark.configured_store", lambda path: store)
+    for use in (WATERMARK.get_value, lambda: WATERMARK.set_value(NOON)):
+        with pytest.raises(RuntimeError, match="running event loop"):
+            use()
+    gc.collect()
+    assert not [each for each in recwarn if "never awaited" in str(each.message)]
 
 
 async def test_a_store_that_is_down_is_an_error():

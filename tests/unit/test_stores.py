@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 
 import pytest
@@ -17,6 +18,7 @@ from airflow.providers.watermark.stores.memory import MemoryStore
 from airflow.providers.watermark.stores.variable import VariableStore, variable_name
 from airflow.providers.watermark.version_compat import hides_values_of
 from airflow.sdk import Variable
+from airflow.sdk._shared.secrets_masker import _secrets_masker
 from airflow.sdk.execution_time import task_runner
 
 KEY = WatermarkKey("orders", "s3", "k")
@@ -317,6 +319,218 @@ async def test_a_save_reads_its_variable_once(variables, monkeypatch):
     monkeypatch.setattr(Variable, "get", lambda name, default=None: reads.append(name) or variables.get(name))
     await VariableStore().save(KEY, {"revision": 2}, expected={"revision": 1})
     assert reads == ["watermark:s3:orders:k"]
+
+
+# --- a watermark is found whatever the secrets masker hides today -------------------------------------------
+
+
+@pytest.fixture
+def masker(monkeypatch):
+    """Hides what is asked for, as after an upgrade of Airflow or a change of its configuration."""
+
+    def hide(*words):
+        monkeypatch.setattr(_secrets_masker(), "sensitive_variables_fields", list(words))
+
+    return hide
+
+
+@pytest.fixture(params=["to be hidden", "to be seen"])
+def change(request, masker):
+    """Change what the masker thinks of ``orders``, to and fro."""
+    words = {"before": [], "after": ["orders"]}
+    if request.param == "to be seen":
+        words = {"before": ["orders"], "after": []}
+    masker(*words["before"])
+    return lambda when: masker(*words[when])
+
+
+@pytest.fixture
+def asked(monkeypatch, variables):
+    """Name the Variables that are read."""
+    names = []
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: names.append(name) or variables.get(name))
+    return names
+
+
+NAMED = pytest.mark.parametrize(
+    "key",
+    [
+        KEY,
+        KEY._replace(asset_name="orders/" + "x" * 300),
+        KEY._replace(asset_name="s3://lake/orders"),
+        KEY._replace(key="a:b"),
+    ],
+    ids=["plain", "long", "unsafe", "ambiguous"],
+)
+
+
+@NAMED
+async def test_a_watermark_is_found_and_kept_when_the_masker_changes_its_mind(variables, change, key):
+    await VariableStore().save(key, {"revision": 1}, expected=None)
+    (name,) = variables.values
+    change("after")
+    assert variable_name(key) != name
+    store = VariableStore()
+    assert await store.keys() == [key]
+    assert await store.load(key) == {"revision": 1}
+    await store.save(key, {"revision": 2}, expected={"revision": 1})
+    await VariableStore().save(key, {"revision": 3}, expected={"revision": 2})  # one that has not loaded it
+    assert variables.values.keys() == {name}
+    assert await store.keys() == [key]
+    change("before")
+    for each in (store, VariableStore()):
+        assert await each.load(key) == {"revision": 3}
+    change("after")
+    await VariableStore().delete(key, expected={"revision": 3})
+    assert not variables.values
+    assert await store.load(key) is None
+
+
+async def test_another_writers_revision_is_a_conflict_under_the_other_name_too(variables, change):
+    await VariableStore().save(KEY, {"revision": 5}, expected=None)
+    change("after")
+    for expected in (None, {"revision": 4}):
+        with pytest.raises(WatermarkConflictError):
+            await VariableStore().save(KEY, {"revision": 9}, expected=expected)
+    with pytest.raises(WatermarkConflictError):
+        await VariableStore().delete(KEY, expected={"revision": 4})
+    assert await VariableStore().load(KEY) == {"revision": 5}
+
+
+@pytest.mark.parametrize("unreadable", [0, 1], ids=["the name for a new one", "the other name"])
+async def test_what_cannot_be_read_under_either_name_is_an_error(variables, monkeypatch, change, unreadable):
+    names = [variable_name(KEY)]
+    change("after")
+    names.insert(0, variable_name(KEY))
+    variables.values[names[unreadable]] = '{"revision":1}'
+    monkeypatch.setattr(Variable, "get", lambda *_, default=None: default)
+    store = VariableStore()
+    for work in (
+        store.load(KEY),
+        store.save(KEY, {"revision": 2}, expected=None),
+        store.delete(KEY, expected={"revision": 1}),
+    ):
+        with pytest.raises(StoreError, match=re.escape(f"{names[unreadable]!r} exists but cannot be read")):
+            await work
+    assert variables.values == {names[unreadable]: '{"revision":1}'}
+
+
+async def test_an_unreadable_variable_is_not_passed_over_for_the_one_under_the_other_name(
+    variables, monkeypatch, change
+):
+    old = variable_name(KEY)
+    change("after")
+    new = variable_name(KEY)
+    variables.values.update({old: '{"revision":1}', new: '{"revision":2}'})
+    monkeypatch.setattr(
+        Variable, "get", lambda name, default=None: default if name == new else variables.get(name)
+    )
+    with pytest.raises(StoreError, match="exists but cannot be read"):
+        await VariableStore().load(KEY)
+
+
+async def test_of_two_variables_the_one_that_is_named_by_todays_rule_counts(variables, change):
+    old = variable_name(KEY)
+    change("after")
+    new = variable_name(KEY)
+    variables.values[old] = '{"revision":1}'
+    store = VariableStore()
+    assert await store.load(KEY) == {"revision": 1}
+    variables.values[new] = '{"revision":7}'  # while a watcher is at work
+    assert await store.load(KEY) == {"revision": 7}
+    await store.save(KEY, {"revision": 8}, expected={"revision": 7})
+    assert await VariableStore().load(KEY) == {"revision": 8}
+    assert variables.values[old] == '{"revision":1}'
+    assert await store.keys() == [KEY]
+
+
+async def test_a_delete_that_leaves_the_other_variable_says_so(variables, change):
+    """Else the watcher would go on from that one, and not start anew."""
+    old = variable_name(KEY)
+    change("after")
+    new = variable_name(KEY)
+    variables.values.update({old: '{"revision":1}', new: '{"revision":7}'})
+    store = VariableStore()
+    with pytest.raises(StoreError, match=re.escape(f"{old!r} holds one for the same watcher")):
+        await store.delete(KEY, expected={"revision": 7})
+    assert variables.values == {old: '{"revision":1}'}
+    await store.delete(KEY, expected={"revision": 1})
+    assert await store.load(KEY) is None
+
+
+@pytest.mark.parametrize("gone", ["moved", "deleted"])
+async def test_a_watermark_that_leaves_the_other_name_is_looked_for_again(variables, asked, change, gone):
+    old = variable_name(KEY)
+    await VariableStore().save(KEY, {"revision": 1}, expected=None)
+    change("after")
+    new = variable_name(KEY)
+    store = VariableStore()
+    await store.load(KEY)
+    text = variables.values.pop(old)
+    if gone == "moved":
+        variables.values[new] = text
+    await store.save(KEY, {"revision": 2}, expected={"revision": 1})
+    assert variables.values.keys() == {new}
+    asked.clear()
+    await store.save(KEY, {"revision": 3}, expected={"revision": 2})
+    assert asked == [new]
+    assert await store.load(KEY) == {"revision": 3}
+
+
+async def test_a_watermark_that_is_moved_while_it_is_looked_for_is_found(variables, monkeypatch, change):
+    old = variable_name(KEY)
+    change("after")
+    new = variable_name(KEY)
+    variables.values[old] = '{"revision":1}'
+
+    def get(name, default=None):
+        if name == old:
+            variables.values[new] = variables.values.pop(old)
+        return variables.get(name, default)
+
+    monkeypatch.setattr(Variable, "get", get)
+    assert await VariableStore().load(KEY) == {"revision": 1}
+
+
+async def test_one_read_finds_a_watermark_under_the_name_for_new_ones_and_a_save_knows_the_other(
+    variables, asked, change
+):
+    old = variable_name(KEY)
+    store = VariableStore()
+    await store.save(KEY, {"revision": 1}, expected=None)
+    asked.clear()
+    await store.load(KEY)
+    assert asked == [old]
+    change("after")
+    new = variable_name(KEY)
+    await store.load(KEY)
+    assert asked == [old, new, old]
+    asked.clear()
+    await store.save(KEY, {"revision": 2}, expected={"revision": 1})
+    assert asked == [old]
+
+
+async def test_it_is_said_once_that_a_watermark_has_the_other_name(variables, change, caplog):
+    caplog.set_level(logging.WARNING)
+    old = variable_name(KEY)
+    store = VariableStore()
+    await store.save(KEY, {"revision": 1}, expected=None)
+    await store.load(KEY)
+    assert not caplog.messages
+    change("after")
+    for _ in range(2):
+        await store.load(KEY)
+    (message,) = caplog.messages
+    assert "orders/s3/k" in message
+    assert repr(old) in message
+    assert repr(variable_name(KEY)) in message
+
+
+def test_the_masker_is_asked_for_the_name_that_is_used(masker):
+    masker("token")
+    name = variable_name(KEY._replace(asset_name="x" * 300 + "token"))  # which is cut away
+    assert name.startswith("watermark:s3:xxx")
+    assert not hides_values_of(name)
 
 
 async def test_a_store_that_cannot_list_says_so():

@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from airflow.providers.watermark.exceptions import ConfigurationError, StateError, WatermarkConflictError
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey, configured_store
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["AssetWatermark"]
 
 _T = TypeVar("_T")
-_TRIES = 5
+_TRIES: Final = 5
+SETTLE_SECONDS: Final = 2.0
+"""After this time a watcher that had read before a save has written, so that it is seen."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,13 @@ class AssetWatermark:
         """
         Set the low watermark, which is a rewind: what comes after it is delivered, again if need be.
 
-        A running watcher adopts it with its next poll.
+        A running watcher adopts it with its next poll. In a store without compare-and-set this takes two
+        seconds: what is written is read back, and written again if the watcher has overwritten it.
 
         :param value: The new cut, inclusive.
         :param store: By default the configured store.
         :raises StateError: No watermark is stored, or it cannot be used, or has another type of position.
+        :raises WatermarkConflictError: The watcher saves all the time, and nothing lasts.
         :raises StoreError: The store does not answer.
         """
         store = store or self.make_store()
@@ -90,7 +94,8 @@ class AssetWatermark:
                 raise StateError(msg)
             wire = WatermarkState.from_wire(stored).rewind(value).to_wire()
             try:
-                await store.save(self._store_key, {**wire, "revision": wire["revision"] + 1}, expected=stored)
+                new = {**wire, "revision": wire["revision"] + 1}
+                await save_lasting(store, self._store_key, new, expected=stored)
             except WatermarkConflictError:
                 if attempt == _TRIES - 1:
                     raise
@@ -99,11 +104,11 @@ class AssetWatermark:
 
     def get_value(self) -> Position | None:
         """Read the low watermark; see :meth:`aget_value`."""
-        return asyncio.run(self._alone(self.aget_value))
+        return self._run(self.aget_value)
 
     def set_value(self, value: Position) -> None:
         """Set the low watermark; see :meth:`aset_value`."""
-        asyncio.run(self._alone(functools.partial(self.aset_value, value)))
+        self._run(functools.partial(self.aset_value, value))
 
     def make_store(self) -> BaseWatermarkStore:
         """
@@ -112,6 +117,13 @@ class AssetWatermark:
         :raises ConfigurationError: It cannot be built.
         """
         return self.store() if callable(self.store) else configured_store(self.store)
+
+    def _run(self, work: Callable[[BaseWatermarkStore], Awaitable[_T]]) -> _T:
+        alone = self._alone(work)
+        try:
+            return asyncio.run(alone)
+        finally:
+            alone.close()  # it has not begun if a loop runs here already
 
     async def _alone(self, work: Callable[[BaseWatermarkStore], Awaitable[_T]]) -> _T:
         """Do something in an event loop that ends with it."""
@@ -124,3 +136,34 @@ class AssetWatermark:
     @property
     def _store_key(self) -> WatermarkKey:
         return WatermarkKey(self.asset_name, self.namespace, self.key)
+
+
+async def save_lasting(
+    store: BaseWatermarkStore, key: WatermarkKey, value: dict[str, Any], *, expected: dict[str, Any]
+) -> None:
+    """
+    Save what begins a new epoch, and see to it that it lasts.
+
+    Where a store has no compare-and-set, a watcher that has read before this save and writes after it
+    overwrites it, and neither notices. So it is read back once such a watcher has written.
+
+    :param key: Which watermark.
+    :param value: What begins the epoch.
+    :param expected: What must be stored now, of an older epoch.
+    :raises WatermarkConflictError: Something else was stored, or is stored now; to do it again is safe.
+    :raises StoreError: It may or may not have been written.
+    """
+    await store.save(key, value, expected=expected)
+    if store.compare_and_set:
+        return
+    await asyncio.sleep(SETTLE_SECONDS)
+    found = await store.load(key)
+    same_save = found is not None and found.get("revision") == value["revision"]
+    if found is None or found.get("epoch") == expected.get("epoch") or (same_save and found != value):
+        how = "deleted" if found is None else "overwritten"
+        msg = (
+            f"what was written to the watermark {'/'.join(key)} was {how} by another writer, most likely its "
+            f"watcher: a {type(store).__name__} cannot prevent that. Do it again, or while the triggerer is "
+            "stopped"
+        )
+        raise WatermarkConflictError(msg)

@@ -94,7 +94,7 @@ def _commands() -> tuple[ActionCommand, ...]:
             Arg(("--as",), dest="new_name", help="The asset's new name"),
             yes,
             dry_run,
-            more="Each copy is read back. A newer watermark is never overwritten.",
+            more="Each copy is read back. One that is newer or further ahead is never overwritten.",
         ),
         command(
             "delete",

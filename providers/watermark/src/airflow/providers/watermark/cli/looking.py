@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import builtins
 import json
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from airflow.providers.watermark.cli.running import Store, choose, print_rows, told
+from airflow.providers.watermark.cli.running import Store, choose, load, print_rows, told
 from airflow.providers.watermark.exceptions import StateError, StoreError
-from airflow.providers.watermark.position import BEGINNING, Position, encode_position
+from airflow.providers.watermark.position import BEGINNING, Position, decode_position, encode_position
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey
 from airflow.providers.watermark.triggers.health import age_of
 from airflow.providers.watermark.watermark import WatermarkState, is_reset
 
-__all__ = ["list", "show", "text_of"]
+__all__ = ["list", "low_of", "show", "text_of"]
+
+_MAX_DEPTH: Final = 50
 
 
 async def list(args: argparse.Namespace) -> None:  # noqa: A001 - a command's function has its name
@@ -44,13 +47,15 @@ async def _row(store: BaseWatermarkStore, key: WatermarkKey) -> dict[str, Any]:
         "last_error": None,
     }
     try:
-        wire = await store.load(key)
+        wire = await load(store, key)
         if wire is None:
             return {**row, "last_error": "it was deleted just now"}
-        row["bytes"] = _size(wire)
+        row["bytes"] = None if _is_deep(wire) else _size(wire)
         if is_reset(wire):
             return {**row, "low_watermark": "(reset)"}
         state = WatermarkState.from_wire(wire)
+        if _is_deep(state.source):
+            return {**row, "last_error": "its source is nested too deeply to be shown; reset it"}
     except (StateError, StoreError) as error:
         return {**row, "last_error": told(error)}
     status = state.status or {}
@@ -79,7 +84,7 @@ def _facts(key: WatermarkKey, wire: Mapping[str, Any]) -> dict[str, Any]:
         "asset": key.asset_name,
         "namespace": key.namespace,
         "key": key.key,
-        "bytes": _size(wire),
+        "bytes": None if _is_deep(wire) else _size(wire),
     }
     if is_reset(wire):
         return {**facts, "state": "reset; its watcher starts anew", "epoch": wire["epoch"]}
@@ -107,6 +112,19 @@ def _size(wire: Mapping[str, Any]) -> int:
     return len(json.dumps(wire, separators=(",", ":")))
 
 
+def _is_deep(value: Any) -> bool:
+    """Tell whether JSON is nested so deeply, as no watermark is, that to write it may be refused."""
+    layer = [value]
+    for _ in range(_MAX_DEPTH):
+        inner = [each.values() if isinstance(each, dict) else each for each in layer if _is_nested(each)]
+        layer = [each for values in inner for each in values]
+    return bool(layer)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (dict, builtins.list))
+
+
 def _age_text(seconds: float | None) -> str:
     if seconds is None:
         return ""
@@ -120,3 +138,11 @@ def text_of(position: Position) -> str:
         return "beginning"
     wire = encode_position(position)
     return wire["value"] if isinstance(wire["value"], str) else json.dumps(wire["value"])
+
+
+def low_of(wire: Mapping[str, Any]) -> str:
+    """Show the low watermark of what is stored, be it damaged otherwise."""
+    try:
+        return text_of(decode_position(wire.get("low")))
+    except (StateError, RecursionError):
+        return "(reset)" if is_reset(wire) else "(damaged)"

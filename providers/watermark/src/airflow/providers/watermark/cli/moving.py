@@ -7,8 +7,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.providers.watermark.cli.running import CommandError, Store, choose, confirm, say, told
-from airflow.providers.watermark.exceptions import StoreError
+from airflow.providers.watermark.cli.looking import low_of
+from airflow.providers.watermark.cli.running import CommandError, Store, choose, confirm, load, say, told
+from airflow.providers.watermark.exceptions import StateError, StoreError
+from airflow.providers.watermark.position import decode_position, is_after
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey
 
 __all__ = ["copy", "delete", "migrate", "prune"]
@@ -26,7 +28,7 @@ async def copy(args: argparse.Namespace) -> None:
         for key in keys:
             new = key._replace(asset_name=args.new_name) if args.new_name else key
             try:
-                value, there = await source.load(key), await target.load(new)
+                value, there = await load(source, key), await load(target, new)
                 if value is None:
                     say(f"{'/'.join(new)}: has vanished")
                 elif _is_due(new, value, there):
@@ -71,11 +73,26 @@ def _is_due(key: WatermarkKey, value: dict[str, Any], there: dict[str, Any] | No
     if value == there:
         say(f"{name}: is there already")
         return False
-    if there is not None and _age(there) >= _age(value):
-        msg = f"a newer one is there, and stays (epoch and revision {_age(there)})"
+    if there is None:
+        say(f"{name}: to be copied, with the low watermark {low_of(value)}")
+        return True
+    lows = f"its low watermark is {low_of(there)}, that of the copy {low_of(value)}"
+    if _age(there) >= _age(value):
+        msg = f"a newer one is there, and stays (epoch and revision {_age(there)}; {lows})"
         raise CommandError(msg)
-    say(f"{name}: to be copied" + ("" if there is None else ", over an older one"))
+    # Each store counts its own revisions, so they do not tell which of the two has come further.
+    if _age(there)[0] == _age(value)[0] and _is_ahead(there, value):
+        msg = f"one that is further ahead is there, and stays ({lows}); to have it back there, use `rewind`"
+        raise CommandError(msg)
+    say(f"{name}: to be copied, over an older one ({lows})")
     return True
+
+
+def _is_ahead(there: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    try:
+        return is_after(decode_position(there.get("low")), decode_position(value.get("low")))
+    except StateError:  # one is damaged, or was reset, or is of another type: nothing to compare
+        return False
 
 
 async def _copy_all(
@@ -86,7 +103,7 @@ async def _copy_all(
     for key, value, there in plan:
         try:
             await target.save(key, value, expected=there)
-            if await target.load(key) != value:
+            if await load(target, key) != value:
                 left += 1
                 say(f"{'/'.join(key)}: it is not what was written; is a watcher at work on it?")
         except StoreError as error:
@@ -109,9 +126,10 @@ async def delete(args: argparse.Namespace) -> None:
         key, stored = await choose(store, args)
         name = "/".join(key)
         say(
-            f"{name}: a watcher that is at work on it stores it again. One that comes back later has "
-            "forgotten how far it was, and starts by its start_from."
+            f"{name}: a watcher that is at work on it stores it again. One that comes back later starts "
+            "anew, by its start_from."
         )
+        say(f"Its low watermark is {low_of(stored)}.")
         if confirm(args, f"Delete the watermark {name}?"):
             await store.delete(key, expected=stored)
             say("Done.")
@@ -122,23 +140,33 @@ async def prune(args: argparse.Namespace) -> None:
     async with Store(args.store) as store:
         used = _assets_in_use()
         gone = sorted(key for key in await store.keys() if key.asset_name not in used)
+        found, left = [], 0
         for key in gone:
-            say(f"{'/'.join(key)}: no Dag uses this asset")
+            name = "/".join(key)
+            try:
+                value = await load(store, key)
+            except StoreError as error:  # one that is damaged keeps no other from being deleted
+                left += 1
+                say(f"{name}: no Dag uses this asset; {told(error)}")
+            else:
+                if value is not None:
+                    found.append((key, value))
+                    say(f"{name}: no Dag uses this asset; its low watermark is {low_of(value)}")
         if not gone:
             say("Each watermark's asset is used by a Dag.")
-        elif confirm(args, f"Delete {len(gone)} watermarks?"):
-            left = 0
-            for key in gone:
+        elif found and confirm(args, f"Delete {len(found)} watermarks?"):
+            deleted = 0
+            for key, value in found:
                 try:
-                    if (value := await store.load(key)) is not None:
-                        await store.delete(key, expected=value)
-                except StoreError as error:  # one that is damaged keeps no other from being deleted
+                    await store.delete(key, expected=value)
+                    deleted += 1
+                except StoreError as error:
                     left += 1
                     say(f"{'/'.join(key)}: {told(error)}")
-            say(f"{len(gone) - left} watermarks were deleted.")
-            if left:
-                msg = f"{left} watermarks were not deleted, see above"
-                raise CommandError(msg)
+            say(f"{deleted} watermarks were deleted.")
+        if left:
+            msg = f"{left} watermarks were not deleted, see above"
+            raise CommandError(msg)
 
 
 def _assets_in_use() -> frozenset[str]:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import json
 import logging
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, TextIO
 
-from airflow.providers.watermark.exceptions import WatermarkError
+from airflow.providers.watermark.exceptions import StoreError, WatermarkError
 from airflow.providers.watermark.stores import BaseWatermarkStore, WatermarkKey, configured_store
 
-__all__ = ["CommandError", "Store", "choose", "confirm", "print_rows", "run_command", "say", "told"]
+__all__ = ["CommandError", "Store", "choose", "confirm", "load", "print_rows", "run_command", "say", "told"]
 
 _STORES: Final = {
     "variable": "airflow.providers.watermark.stores.variable.VariableStore",
@@ -29,7 +32,7 @@ _PROMISE: Final = re.compile(
     r"[.;] (nothing is lost: )?it is tried again(, and nothing is lost)?\.?$", re.IGNORECASE
 )
 
-_output: ContextVar[TextIO] = ContextVar("_output")
+_output: ContextVar[TextIO | None] = ContextVar("_output")
 
 
 class CommandError(WatermarkError):
@@ -43,20 +46,47 @@ def run_command(command: Callable[[argparse.Namespace], Awaitable[None]], args: 
     :raises SystemExit: With 1, after an error was told, or if nobody reads what is printed; with 130, after
         Ctrl-C.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as it is on the standard error
     # Else the task SDK, through which hooks read connections, would not look into the metadata database.
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     try:
+        _require_text(args)
         with _rows_alone():
             asyncio.run(command(args))  # type: ignore[arg-type]
     except WatermarkError as error:
         say(f"error: {told(error)}")
         sys.exit(1)
+    except RecursionError:
+        say("error: what is stored is nested too deeply to be read or shown; repair it, or `reset` it")
+        sys.exit(1)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        _drop_output()
         sys.exit(1)
     except KeyboardInterrupt:
         say("interrupted")
         sys.exit(130)
+
+
+def _drop_output() -> None:
+    """Let nobody have what could not be printed: Python flushes once more at its end."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _require_text(args: argparse.Namespace) -> None:
+    """
+    See to it that names can be stored at all; the name of a file may be of any bytes.
+
+    :raises CommandError: One is no valid UTF-8.
+    """
+    for name, value in vars(args).items():
+        if isinstance(value, str) and name != "dag_file":
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                msg = f"{name} {value!r} is no valid UTF-8, which no watermark has in its name"
+                raise CommandError(msg) from error
 
 
 @contextlib.contextmanager
@@ -65,7 +95,9 @@ def _rows_alone() -> Iterator[None]:
     output = sys.stdout
     token = _output.set(output)
     with contextlib.redirect_stdout(sys.stderr):
-        handlers = [each for each in logging.root.handlers if getattr(each, "stream", None) is output]
+        handlers = [
+            each for each in logging.root.handlers if output and getattr(each, "stream", None) is output
+        ]
         for handler in handlers:
             handler.setStream(sys.stderr)  # type: ignore[attr-defined]
         try:
@@ -98,6 +130,22 @@ class Store:
         await self._store.close()
 
 
+async def load(store: BaseWatermarkStore, key: WatermarkKey) -> dict[str, Any] | None:
+    """
+    Read a watermark, which anybody may have written.
+
+    :raises StoreError: It cannot be read.
+    """
+    try:
+        return await store.load(key)
+    except RecursionError as error:
+        msg = (
+            f"the watermark {'/'.join(key)} is nested too deeply to be read; repair or delete it where the "
+            f"{type(store).__name__} keeps it"
+        )
+        raise StoreError(msg) from error
+
+
 async def choose(store: BaseWatermarkStore, args: argparse.Namespace) -> tuple[WatermarkKey, dict[str, Any]]:
     """
     Find the one watermark that is meant.
@@ -116,7 +164,7 @@ async def choose(store: BaseWatermarkStore, args: argparse.Namespace) -> tuple[W
             and args.namespace in (None, key.namespace)
             and args.key in (None, key.key)
         )
-    found = [(key, value) for key in keys if (value := await store.load(key)) is not None]
+    found = [(key, value) for key in keys if (value := await load(store, key)) is not None]
     if not found:
         msg = (
             f"no such watermark of the asset {args.asset!r} is stored; see `watermarks list`, and name the "
@@ -136,20 +184,34 @@ def confirm(args: argparse.Namespace, question: str) -> bool:
 
     :return: Whether to go on; never with ``--dry-run``.
     :raises CommandError: There is nobody to ask.
+    :raises KeyboardInterrupt: Ctrl-C was the answer.
     """
     if args.dry_run:
         say("Nothing was changed.")
         return False
     if args.yes:
         return True
-    if not sys.stdin.isatty():
+    if sys.stdin is None or sys.stderr is None or not sys.stdin.isatty():
         msg = "there is nobody to ask; say --yes, or --dry-run to be told only"
         raise CommandError(msg)
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError), _interruptible():
         if input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}:
             return True
     say("Nothing was changed.")
     return False
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end what waits here: asyncio would only cancel the task, which does not wait for it."""
+    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def told(error: Exception) -> str:
@@ -159,7 +221,8 @@ def told(error: Exception) -> str:
 
 def say(text: str) -> None:
     """Tell a person; what a program reads goes to the standard output."""
-    print(_printable(text), file=sys.stderr)  # noqa: T201 - it is a command
+    if sys.stderr is not None:  # else it would go where the rows go
+        print(_printable(text), file=sys.stderr)  # noqa: T201 - it is a command
 
 
 def _printable(text: str) -> str:
@@ -168,17 +231,37 @@ def _printable(text: str) -> str:
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], output: str) -> None:
-    """Print rows for a person, or as JSON or YAML with their own types for a program."""
-    with contextlib.redirect_stdout(_output.get(sys.stdout)):
-        if output == "json":
-            print(json.dumps(rows, indent=2))  # noqa: T201
-        elif output == "yaml":
-            import yaml  # type: ignore[import-untyped]
+    """
+    Print rows for a person, or as JSON or YAML with their own types for a program.
 
-            print(yaml.safe_dump(list(map(dict, rows)), sort_keys=False, allow_unicode=True), end="")  # noqa: T201
-        else:
-            _print_table(rows, output)
-        sys.stdout.flush()  # so that a closed pipe is met here
+    :raises CommandError: There is no place to print to.
+    :raises BrokenPipeError: Nobody reads any more.
+    """
+    target = _output.get(sys.stdout)
+    if target is None:
+        msg = "the standard output is closed, so nothing can be shown"
+        raise CommandError(msg)
+    try:
+        with contextlib.redirect_stdout(target):
+            if output == "json":
+                # What is stored may hold a NaN, which JSON has not: it becomes a text.
+                strict = json.loads(json.dumps(rows), parse_constant=str)
+                print(json.dumps(strict, indent=2))  # noqa: T201
+            elif output == "yaml":
+                import yaml  # type: ignore[import-untyped]
+
+                is_utf = (target.encoding or "").lower().startswith("utf")
+                print(yaml.safe_dump(list(map(dict, rows)), sort_keys=False, allow_unicode=is_utf), end="")  # noqa: T201
+            else:
+                _print_table(rows, output)
+            target.flush()  # so that a closed pipe or a full disk is met here
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        with contextlib.redirect_stdout(target):
+            _drop_output()
+        msg = f"the standard output cannot be written ({error.strerror})"
+        raise CommandError(msg) from error
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], output: str) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
 from typing import Any, Final, NamedTuple
 
 from airflow.providers.watermark.exceptions import ConfigurationError
@@ -20,6 +21,7 @@ from airflow.providers.watermark.version_compat import call_supervised
 
 __all__ = ["Account", "S3Client"]
 
+PACKAGE: Final = "airflow-provider-watermark"
 MAX_CONNECTIONS: Final = 128
 """Sockets of one client, unless its Airflow connection says otherwise: botocore's 10 hold watchers back."""
 
@@ -113,11 +115,9 @@ def _make_client(hook: Any, resources: AsyncExitStack) -> Any:
     """
     from botocore.config import Config
 
-    from airflow.providers.watermark import __version__
-
     # A name of our own tells in S3's logs who lists; botocore would put one together twice for each request.
     # The hook adds Airflow's, and the connection may say otherwise.
-    user_agent = f"airflow-provider-watermark/{__version__}"
+    user_agent = f"{PACKAGE}/{version(PACKAGE)}"
     own = Config(max_pool_connections=MAX_CONNECTIONS, user_agent=user_agent)
     config = own.merge(hook.config)
     client = hook.get_client_type(region_name=hook.region_name, config=config, deferrable=True)

@@ -59,6 +59,10 @@ class AssetStateStore(BaseWatermarkStore):
     In a trigger it works with the asset that ``asset_name`` names, of one or several that the trigger
     watches; in a task with the task's inlets and outlets. It has no compare-and-set: a save reads, compares
     and writes.
+
+    A triggerer cannot tell whether Airflow has deleted a state or an operator has. So a watcher that comes
+    back in the same triggerer goes on from what that knows, says so, and writes it anew, even after
+    ``airflow watermarks delete``. To have it start anew use ``airflow watermarks reset``.
     """
 
     def __init__(self) -> None:
@@ -146,27 +150,34 @@ class AssetStateStore(BaseWatermarkStore):
         return await self._guard(what, call_supervised, getattr(accessor, action), *args)
 
     def _accessor(self, key: WatermarkKey) -> Any:
-        from airflow.sdk import get_current_context
         from airflow.sdk.definitions.asset import AssetNameRef
 
-        if self._trigger is not None:
-            accessors = getattr(self._trigger, "asset_state_store", None)
-        else:
-            try:
-                accessors = get_current_context().get("asset_state_store")
-            except RuntimeError as error:
-                msg = "the asset_state store works in a task, or in a trigger by its asset_watermark"
-                raise ConfigurationError(msg) from error
-        if accessors is None:
-            raise ConfigurationError(_TOO_OLD)
         try:
-            return accessors[AssetNameRef(name=key.asset_name)]
+            return self._accessors()[AssetNameRef(name=key.asset_name)]
         except KeyError:
             msg = (
                 f"the state of the asset {key.asset_name!r} is out of reach: a trigger's asset_name must be "
                 "that of the asset that it watches for, and a task must have the asset as an inlet or outlet"
             )
             raise ConfigurationError(msg) from None
+
+    def _accessors(self) -> Any:
+        """Give the state of all assets within reach; where none is, Airflow gives nothing."""
+        from airflow.sdk import get_current_context
+        from airflow.sdk.execution_time import context
+
+        if self._trigger is not None:
+            accessors = getattr(self._trigger, "asset_state_store", _MISSING)
+        else:
+            none = {} if hasattr(context, "AssetStateStoreAccessors") else _MISSING
+            try:
+                accessors = get_current_context().get("asset_state_store", none)
+            except RuntimeError as error:
+                msg = "the asset_state store works in a task, or in a trigger by its asset_watermark"
+                raise ConfigurationError(msg) from error
+        if accessors is _MISSING:
+            raise ConfigurationError(_TOO_OLD)
+        return {} if accessors is None else accessors
 
     @staticmethod
     async def _guard(what: str, function: Callable[..., Any], *args: Any) -> Any:

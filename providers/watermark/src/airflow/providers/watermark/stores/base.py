@@ -166,7 +166,7 @@ def from_text(key: WatermarkKey, text: str | bytes, where: str) -> dict[str, Any
     """
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(_damaged(key, where, "JSON")) from error
     if not isinstance(value, dict):
         raise StoreError(_damaged(key, where, "a JSON object"))
@@ -180,7 +180,7 @@ def key_in(text: str | bytes) -> WatermarkKey | None:
     try:
         parts = json.loads(text)[_KEY]
         return WatermarkKey(*parts) if all(isinstance(part, str) for part in parts) else None
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None
 
 

@@ -224,11 +224,10 @@ class BaseWatermarkTrigger(DataclassTrigger):
         yield from arguments.whole("max_seen", self.max_seen, at_least=1, at_most=65536)
         yield from arguments.text("watermark_namespace", self.watermark_namespace, optional=True)
         yield from arguments.text("watermark_key", self.watermark_key, optional=True)
-        if self.store is not None:
-            try:
-                configured_store(self.store)
-            except ConfigurationError as error:
-                yield f"store={self.store!r}: {error}"
+        try:
+            configured_store(self.store)
+        except ConfigurationError as error:  # it names the option of [watermark] that is wrong
+            yield str(error) if self.store is None else f"store={self.store!r}: {error}"
         if self.start_from not in ("now", "beginning"):
             try:
                 self.start_position(self.start_from)

@@ -11,19 +11,33 @@ import fcntl
 import io
 import json
 import os
+import secrets
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
+from urllib.parse import urlsplit
 
-__all__ = ["Folder", "Found", "OvertakenError", "folder_at", "folder_class"]
+from airflow.providers.watermark.exceptions import ConfigurationError
+from airflow.providers.watermark.version_compat import get_connection
+
+__all__ = ["Folder", "Found", "LockedError", "OvertakenError", "folder_at", "folder_class"]
 
 _TIMEOUT: Final = 30.0
+_LOCK_TIMEOUT: Final = 10.0
+_LINGERS: Final = 60.0
+_LEFTOVER: Final = 3600.0
 _UNREADABLE: Final = "it exists but cannot be read just now"
 
 
 class OvertakenError(Exception):
     """Somebody else has changed the object since it was read."""
+
+
+class LockedError(OSError):
+    """Somebody else does not give a lock back; the text says what to do, and no secret."""
 
 
 class Found(NamedTuple):
@@ -42,15 +56,25 @@ class Folder(ABC):
     """
     A folder.
 
-    :param path: An ``ObjectStoragePath`` that leads to it.
+    :param fs: Its file system, of fsspec, which nobody else uses.
+    :param root: Its path there.
     """
 
     compare_and_set: ClassVar[bool] = True
     """Whether a write fails if somebody else has written meanwhile."""
 
-    def __init__(self, path: Any) -> None:
-        self._fs = path.fs
-        self._root = str(path.path).rstrip("/")
+    def __init__(self, fs: Any, root: str) -> None:
+        self._fs = fs
+        self._root = root.rstrip("/")
+
+    def release(self) -> None:
+        """Close the file system, once those that use it just now are done."""
+        # In fsspec's own loop: left to garbage collection, it is closed in whichever loop happens to run.
+        if (loop := getattr(self._fs, "loop", None)) is not None:
+            loop.call_soon_threadsafe(loop.call_later, _LINGERS, self._close)
+
+    def _close(self) -> None:  # noqa: B027 - most have nothing open
+        """Close what the file system has open."""
 
     @abstractmethod
     def read(self, name: str) -> Found | None:
@@ -92,26 +116,35 @@ class Folder(ABC):
 
 class LocalFolder(Folder):
     """
-    A folder of this machine, or one that it has mounted.
+    A folder of this machine, or one in what it has mounted.
 
-    A file is replaced in one step and is on the disk before that; writers take turns by a lock on the
-    folder. The folder must exist: without the check, one that is not mounted would look empty.
+    A file is replaced in one step and is on the disk before that, so that readers need no lock. Writers take
+    turns by a lock on the file ``.lock``: on a file, opened for writing, since NFS passes no other lock on
+    to its server. The folder must exist and be no mount point: one that is not mounted would look empty.
     """
+
+    _LOCK: Final = ".lock"
+
+    def __init__(self, fs: Any, root: str) -> None:
+        super().__init__(fs, root)
+        self._turn = threading.Lock()
 
     def read(self, name: str) -> Found | None:
         """Read an object."""
-        with self._opened():
-            return self._read(self._file(name))
+        with self._opened() as folder:
+            return self._read(folder, name)
 
     def write(self, name: str, data: bytes, tag: Any) -> None:
         """Write an object as a whole."""
         file = self._file(name)
-        new = file.with_name(f".{file.name}.new")
-        with self._locked():
-            self._check(file, tag)
+        with self._locked() as folder:
+            self._check(folder, name, tag)
             self._make(file.parent)
+            self._remove_leftovers(file)
+            # Where locks are not passed on, two hosts must not write into the same file.
+            new = file.with_name(f".{file.name}.{secrets.token_hex(4)}.new")
             try:
-                with new.open("wb") as opened:
+                with new.open("xb") as opened:
                     opened.write(data)
                     opened.flush()
                     os.fsync(opened.fileno())
@@ -125,8 +158,8 @@ class LocalFolder(Folder):
     def remove(self, name: str, tag: Any) -> None:
         """Remove an object."""
         file = self._file(name)
-        with self._locked():
-            self._check(file, tag)
+        with self._locked() as folder:
+            self._check(folder, name, tag)
             file.unlink()
             _sync(file.parent)
 
@@ -141,26 +174,50 @@ class LocalFolder(Folder):
         return Path(self._path(name))
 
     @staticmethod
-    def _read(file: Path) -> Found | None:
+    def _read(folder: int, name: str) -> Found | None:
+        def opener(path: str, flags: int) -> int:
+            # In the folder that is open, whatever stands in its place by now.
+            return os.open(path, flags, dir_fd=folder)
+
         try:
-            data = file.read_bytes()
+            with open(name, "rb", opener=opener) as file:
+                data = file.read()
         except FileNotFoundError:
             return None
         return Found(data, data)
 
-    def _check(self, file: Path, tag: Any) -> None:
-        found = self._read(file)
+    def _check(self, folder: int, name: str, tag: Any) -> None:
+        found = self._read(folder, name)
         if (found and found.tag) != tag:
             raise OvertakenError
 
     def _make(self, folder: Path) -> None:
-        if not folder.is_dir():
+        # Never the folder itself: made where nothing is mounted, it would look empty from then on.
+        if folder != Path(self._root) and not folder.is_dir():
             self._make(folder.parent)
             folder.mkdir(exist_ok=True)
             _sync(folder.parent)
 
+    @staticmethod
+    def _remove_leftovers(file: Path) -> None:
+        """Remove what killed writers have left; what is young may be in use where locks are not passed on."""
+        for new in file.parent.iterdir():
+            if new.name.startswith(f".{file.name}.") and new.name.endswith(".new"):
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - new.stat().st_mtime > _LEFTOVER:
+                        new.unlink()
+
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
+        root = self._root or "/"
+        if os.path.ismount(os.path.realpath(root)):
+            inside = f"{self._root}/watermarks"
+            msg = (
+                f"[watermark] object_storage_path {root} is a mount point. While nothing is mounted there it "
+                "is an empty folder, and all watchers would start anew. Stop the triggerers, make a folder "
+                f"in it, such as {inside}, move the watermarks there, and name that: file://{inside}"
+            )
+            raise ConfigurationError(msg)
         opened = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             yield opened
@@ -168,10 +225,41 @@ class LocalFolder(Folder):
             os.close(opened)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with self._opened() as opened:
-            fcntl.flock(opened, fcntl.LOCK_EX)
-            yield
+    def _locked(self) -> Iterator[int]:
+        until = time.monotonic() + _LOCK_TIMEOUT
+        with contextlib.ExitStack() as stack:
+            # Threads queue here, which is quick; the file is for other processes, and has to be asked again.
+            if not self._turn.acquire(timeout=_LOCK_TIMEOUT):
+                raise self._stuck()
+            stack.callback(self._turn.release)
+            folder = stack.enter_context(self._opened())
+            lock = self._open_lock(folder)
+            stack.callback(os.close, lock)  # which unlocks it
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise self._stuck() from None
+                    time.sleep(0.01)
+                else:
+                    break
+            yield folder
+
+    def _open_lock(self, folder: int) -> int:
+        try:
+            return os.open(self._LOCK, os.O_RDWR | os.O_CREAT, 0o666, dir_fd=folder)
+        except PermissionError:
+            # Another user may have made it. A local disk does not mind; NFS refuses to lock it.
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(self._LOCK, os.O_RDONLY, dir_fd=folder)
+            raise
+
+    def _stuck(self) -> OSError:
+        return LockedError(
+            f"the lock {self._root}/{self._LOCK} was not free for {_LOCK_TIMEOUT:.0f} s; find the process "
+            "that holds it with fuser or lslocks, and let it go on or end it"
+        )
 
 
 def _sync(folder: Path) -> None:
@@ -232,6 +320,11 @@ class S3Folder(Folder):
         """Remove an object."""
         bucket, key = self._place(name)
         self._call(self._fs._call_s3, "delete_object", Bucket=bucket, Key=key)  # noqa: SLF001
+
+    def _close(self) -> None:
+        """Close the client."""
+        if (client := getattr(self._fs, "_s3creator", None)) is not None:
+            self._fs.close_session(self._fs.loop, client)
 
     def _call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         from fsspec.asyn import sync  # type: ignore[import-untyped, unused-ignore]
@@ -310,6 +403,10 @@ class GcsFolder(Folder):
                 return names
             page = {"pageToken": reply["nextPageToken"]}
 
+    def _close(self) -> None:
+        """Close the client."""
+        self._fs.close_session(self._fs.loop, self._fs._session)  # noqa: SLF001
+
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         return self._fs.call(*args, timeout=_TIMEOUT, **kwargs)
 
@@ -357,8 +454,34 @@ def folder_at(url: str) -> Folder:
     """
     Open a folder, with the Airflow connection that its URL names: ``s3://aws_default@bucket/folder``.
 
+    The connection is read anew each time.
+
     :param url: What ``ObjectStoragePath`` takes.
+    :raises ConfigurationError: There is no such connection, or it cannot be read.
     """
     from airflow.sdk import ObjectStoragePath
+    from airflow.sdk.io import get_fs
 
-    return folder_class(url)(ObjectStoragePath(url))
+    parts = urlsplit(url)
+    conn_id, _, bucket = parts.netloc.rpartition("@")
+    # Without its connection: with it Airflow would open a file system, and keep it while the process lives.
+    root = str(ObjectStoragePath(parts._replace(netloc=bucket).geturl()).path)
+    fs = get_fs(parts.scheme or "file", conn_id or None)
+    type(fs)._cache.pop(fs._fs_token, None)  # noqa: SLF001 - fsspec, too, keeps what it has opened
+    folder = folder_class(url)
+    if conn_id and folder is not LocalFolder:
+        _check_connection(conn_id)
+    return folder(fs, root)
+
+
+def _check_connection(conn_id: str) -> None:
+    # Airflow takes an AWS connection that is missing, or cannot be read just now, for an empty one. It would
+    # ask another S3, or with another identity, and may find no watermarks there.
+    try:
+        get_connection(conn_id)
+    except Exception as error:
+        msg = (
+            "the connection that [watermark] object_storage_path names before the @ does not exist or cannot "
+            f"be read ({type(error).__name__}); create it, or name none to use the machine's own identity"
+        )
+        raise ConfigurationError(msg) from error

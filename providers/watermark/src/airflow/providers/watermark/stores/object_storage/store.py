@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
@@ -27,6 +28,8 @@ from airflow.providers.watermark.stores.base import (
 )
 from airflow.providers.watermark.stores.object_storage.folder import (
     Folder,
+    LocalFolder,
+    LockedError,
     OvertakenError,
     folder_at,
     folder_class,
@@ -38,8 +41,12 @@ __all__ = ["ObjectStorageStore", "object_name"]
 _T = TypeVar("_T")
 _SUFFIX: Final = ".json"
 _MAX_PART: Final = 200  # bytes: a file's name has at most 255, a key of S3 or GCS 1024
+_READ_AGAIN: Final = 10.0
 _FOLDERS: dict[str, Folder] = {}
-_THREADS: Final = ThreadPoolExecutor(max_workers=8, thread_name_prefix="watermark-store")
+_RELEASED: dict[str, float] = {}
+# Each their own, so that no load waits for a save that waits for a lock.
+_READERS: Final = ThreadPoolExecutor(max_workers=8, thread_name_prefix="watermark-store-read")
+_WRITERS: Final = ThreadPoolExecutor(max_workers=8, thread_name_prefix="watermark-store-write")
 
 
 def object_name(key: WatermarkKey) -> str:
@@ -75,10 +82,14 @@ class ObjectStorageStore(BaseWatermarkStore):
     Keeps each watermark in an object below ``[watermark] object_storage_path``.
 
     The path is one that Airflow's ``ObjectStoragePath`` takes: ``s3://aws_default@bucket/folder``,
-    ``gs://google_cloud_default@bucket/folder``, ``file:///mnt/watermarks``; a bucket or local folder must
-    exist. Writes compare and set: by ``If-Match`` in S3 (a server that ignores it must have one writer only),
-    by generation in GCS, by a lock on a local folder. Other file systems have no such thing: there must be
-    one triggerer only. Deleting compares too, but in S3 not in one step.
+    ``gs://google_cloud_default@bucket/folder``, ``file:///mnt/share/watermarks``. A bucket or local folder
+    must exist, and a local folder must be *in* a mount, and no mount point itself: where nothing is mounted,
+    a mount point is an empty folder. After an error the connection is read again.
+
+    Writes compare and set: by ``If-Match`` in S3 (a server that ignores it must have one writer only), by
+    generation in GCS, by a lock on the file ``.lock`` in a local folder. A mount that several hosts share
+    must pass that lock on, as NFS does without ``nolock`` and ``local_lock``. Other mounts and file systems
+    have no such thing: there must be one triggerer only. Deleting compares too, but in S3 not in one step.
 
     :raises ConfigurationError: ``[watermark] object_storage_path`` is not set, or leads nowhere.
     """
@@ -113,7 +124,7 @@ class ObjectStorageStore(BaseWatermarkStore):
                 if again is None or again.data != data:
                     raise
 
-        await self._call(key, work)
+        await self._call(key, work, _WRITERS)
 
     async def delete(self, key: WatermarkKey, *, expected: dict[str, Any]) -> None:
         """Read, compare, and delete."""
@@ -124,7 +135,7 @@ class ObjectStorageStore(BaseWatermarkStore):
                 self.compare(key, self._read(key, found.data), expected)
                 folder.remove(name, found.tag)
 
-        await self._call(key, work)
+        await self._call(key, work, _WRITERS)
 
     async def keys(self) -> list[WatermarkKey]:
         """Find all watermarks; those whose names were cut are read."""
@@ -143,13 +154,19 @@ class ObjectStorageStore(BaseWatermarkStore):
 
         return await self._call(None, work)
 
-    async def _call(self, key: WatermarkKey | None, work: Callable[[Folder], _T]) -> _T:
+    async def _call(
+        self,
+        key: WatermarkKey | None,
+        work: Callable[[Folder], _T],
+        threads: ThreadPoolExecutor = _READERS,
+    ) -> _T:
         what = "the watermarks" if key is None else f"the watermark {'/'.join(key)}"
+        folder = _FOLDERS.get(self._url)
         try:
             # The connection is read where the task SDK wants that to be done.
-            if (folder := _FOLDERS.get(self._url)) is None:
+            if folder is None:
                 folder = await call_supervised(_opened, self._url)
-            run = sync_to_async(work, thread_sensitive=False, executor=_THREADS)
+            run = sync_to_async(work, thread_sensitive=False, executor=threads)
             return await finished(run(folder))
         except (StoreError, ConfigurationError):
             raise
@@ -157,6 +174,7 @@ class ObjectStorageStore(BaseWatermarkStore):
             msg = f"{what} was changed by another writer just now"
             raise WatermarkConflictError(msg) from error
         except Exception as error:
+            _release(self._url, folder)
             msg = (
                 f"{what} cannot be reached in [watermark] object_storage_path {_shown(self._url)} "
                 f"({_explained(error)}). Nothing is lost: it is tried again"
@@ -179,15 +197,36 @@ def _checked(url: str) -> str:
 
     :raises ConfigurationError: It is no absolute path, or names no bucket.
     """
-    scheme, separator, rest = url.partition("://")
-    if separator and not rest.rpartition("@")[2].strip("/") and scheme not in {"file", "local"}:
-        what = "names no bucket"
-    elif not (separator or url.startswith("/")):
-        what = "is no absolute path, and no URL"
+    _, separator, rest = url.partition("://")
+    host, slash, _ = rest.partition("/")
+    if separator and folder_class(url) is LocalFolder:
+        # Airflow would take file://folder for a folder in the one that this process was started in.
+        what = "" if slash and not host.rpartition("@")[2] else "is no absolute path"
+    elif separator:
+        what = "" if rest.rpartition("@")[2].strip("/") else "names no bucket"
     else:
-        return url
-    msg = f"[watermark] object_storage_path {_shown(url)} {what}; it is like s3://aws_default@bucket/folder"
-    raise ConfigurationError(msg)
+        what = "" if url.startswith("/") else "is no absolute path, and no URL"
+    if what:
+        msg = (
+            f"[watermark] object_storage_path {_shown(url)} {what}; it is like "
+            "s3://aws_default@bucket/folder or file:///mnt/share/watermarks"
+        )
+        raise ConfigurationError(msg)
+    return url
+
+
+def _release(url: str, folder: Folder | None) -> None:
+    """
+    Forget a folder that has failed, so that the next attempt reads its connection anew: it may be mended.
+
+    Not again soon, since hundreds of watchers may fail together, and a client takes time and memory.
+    """
+    now = time.monotonic()
+    soon = url in _RELEASED and now < _RELEASED[url] + _READ_AGAIN
+    if folder is not None and _FOLDERS.get(url) is folder and not soon:
+        _RELEASED[url] = now
+        del _FOLDERS[url]
+        folder.release()
 
 
 def _opened(url: str) -> Folder:
@@ -207,6 +246,8 @@ def _explained(error: Exception) -> str:
     """Tell an error by its kind: texts of clients may carry what is secret."""
     if isinstance(error, FileNotFoundError):  # of the folder: an object that is missing is no error
         return "it does not exist; mount or create the folder or bucket"
+    if isinstance(error, LockedError):
+        return str(error)
     if isinstance(error, OSError) and error.errno is not None and error.strerror and not error.__cause__:
         return f"{type(error).__name__}: {error.strerror}"
     return type(error).__name__

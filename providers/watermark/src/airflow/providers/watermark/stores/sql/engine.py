@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from airflow.providers.watermark.exceptions import ConfigurationError
+from airflow.providers.watermark.exceptions import ConfigurationError, StoreError
 from airflow.providers.watermark.sql.links import connect_options
 from airflow.providers.watermark.stores.base import has_supervisor
 from airflow.providers.watermark.version_compat import call_supervised, get_connection
@@ -18,7 +20,18 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = ["Pool", "close_pool", "dialect_of", "explained", "open_engine", "pool_of", "read_connection"]
+__all__ = [
+    "MissingFileError",
+    "Pool",
+    "close_pool",
+    "create_file",
+    "dialect_of",
+    "explained",
+    "open_engine",
+    "pool_of",
+    "read_connection",
+    "require_sqlalchemy",
+]
 
 CONNECT_TIMEOUT: Final = 10.0
 _DIALECTS: Final = {
@@ -28,6 +41,10 @@ _DIALECTS: Final = {
     "mariadb": "mysql+aiomysql",
     "sqlite": "sqlite+aiosqlite",
 }
+
+
+class MissingFileError(StoreError):
+    """SQLite's file is not there."""
 
 
 @dataclass(slots=True)
@@ -115,6 +132,24 @@ def dialect_of(connection: Any, conn_id: str) -> str:
         raise ConfigurationError(msg) from None
 
 
+def require_sqlalchemy() -> None:
+    """
+    See to it that SQLAlchemy is one that can be used; one that is missing is told when it is needed.
+
+    :raises ConfigurationError: It is too old.
+    """
+    try:
+        found = version("sqlalchemy")
+    except ImportError:
+        return
+    if found.startswith(("0.", "1.")):
+        msg = (
+            f"the sql store needs SQLAlchemy 2, and so Airflow 3.1 or later; here is SQLAlchemy {found}. "
+            "Upgrade Airflow, or choose another store"
+        )
+        raise ConfigurationError(msg)
+
+
 def open_engine(conn_id: str, dialect: str, **options: Any) -> AsyncEngine:
     """
     Make an engine that reads the Airflow connection for each database connection, so a new password is used.
@@ -192,15 +227,56 @@ def _mysql_tls(extra: dict[str, Any]) -> SSLContext | None:
 async def _open_sqlite(connection: Any) -> Any:
     import aiosqlite
 
+    path = _sqlite_path(connection)
+    # Only a migration makes the file: an empty one in a wrong place would look like watermarks that are gone.
+    opened = aiosqlite.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=CONNECT_TIMEOUT)
+    # As SQLAlchemy does: a connection must not keep the process from ending.
+    thread: Any = getattr(opened, "_thread", opened)
+    thread.daemon = True
+    try:
+        return await opened
+    except aiosqlite.Error as error:
+        # It tells the event loop that it ends, with a traceback if that has been closed.
+        await asyncio.to_thread(thread.join)
+        if await asyncio.to_thread(path.exists):
+            raise
+        raise MissingFileError(str(path)) from error
+
+
+def create_file(connection: Any) -> None:
+    """
+    Make the file of an SQLite database, if it is not there.
+
+    :raises ConfigurationError: The connection names none, or its folder is not there.
+    """
+    path = _sqlite_path(connection)
+    if not path.parent.is_dir():
+        msg = (
+            f"the folder of the SQLite file {str(path)!r}, which the connection of [watermark] sql_conn_id "
+            "names, does not exist; create it, or correct the connection"
+        )
+        raise ConfigurationError(msg)
+    if not path.exists():
+        path.touch(mode=0o644)
+
+
+def _sqlite_path(connection: Any) -> Path:
+    """
+    Give the path of an SQLite database.
+
+    :raises ConfigurationError: There is none, or it is another file in each folder, or memory.
+    """
     path = connection.host or connection.schema
     if not path:
         msg = "the SQLite connection of [watermark] sql_conn_id names no file; give its path as the host"
         raise ConfigurationError(msg)
-    opened = aiosqlite.connect(path, timeout=CONNECT_TIMEOUT)
-    # As SQLAlchemy does: a connection must not keep the process from ending.
-    thread: Any = getattr(opened, "_thread", opened)
-    thread.daemon = True
-    return await opened
+    if not Path(path).is_absolute():
+        msg = (
+            f"the SQLite connection of [watermark] sql_conn_id names {path!r}, which is no absolute path; "
+            "give one as the host, or as a URI with four slashes: sqlite:////folder/watermarks.db"
+        )
+        raise ConfigurationError(msg)
+    return Path(path)
 
 
 _OPENERS: Final = {

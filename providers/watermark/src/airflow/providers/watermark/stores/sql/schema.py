@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.providers.watermark.exceptions import ConfigurationError, StoreError
 from airflow.providers.watermark.settings import sql_conn_id
-from airflow.providers.watermark.stores.sql.engine import dialect_of, explained, open_engine, read_connection
+from airflow.providers.watermark.stores.sql.engine import (
+    create_file,
+    dialect_of,
+    explained,
+    open_engine,
+    read_connection,
+    require_sqlalchemy,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
-    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-__all__ = ["MAX_PART", "REVISION", "migrate", "require_schema", "table"]
+__all__ = ["MAX_PART", "REVISION", "VERSION_TABLE", "migrate", "require_schema", "table"]
 
 REVISION: Final = "0001"
 """What the newest migration makes."""
@@ -28,6 +35,14 @@ VERSION_TABLE: Final = "asset_watermarks_version"
 _TRIES: Final = 4
 _PAUSE: Final = 0.5
 """Seconds before a migration is tried again."""
+
+_TRY_AGAIN_WITHIN: Final = 10.0
+"""Seconds after which it is not: who has waited for a lock has waited for long enough."""
+
+_LOCK_TIMEOUT: Final = 30
+"""Seconds that a migration waits for a lock."""
+
+_LOCKED: Final = frozenset({"LockNotAvailableError", "OperationalError 1205", "OperationalError SQLITE_BUSY"})
 
 
 @functools.cache
@@ -79,10 +94,12 @@ def migrate() -> str:
     What is up to date is left as it is.
 
     :return: The revision that the table has now.
-    :raises ConfigurationError: ``[watermark] sql_conn_id`` is not set, its connection is wrong, or the extra
-        ``store-sql`` is not installed.
-    :raises StoreError: The database cannot be reached or does not let us.
+    :raises ConfigurationError: ``[watermark] sql_conn_id`` is not set, its connection is wrong, the extra
+        ``store-sql`` is not installed, or Airflow is older than 3.1.
+    :raises StoreError: The database cannot be reached or does not let us, or the tables are locked for half
+        a minute.
     """
+    require_sqlalchemy()
     return asyncio.run(_migrate(sql_conn_id()))
 
 
@@ -93,15 +110,26 @@ async def _migrate(conn_id: str) -> str:
     except ImportError as error:
         msg = f"{error}; pip install 'airflow-provider-watermark[store-sql]'"
         raise ConfigurationError(msg) from error
-    engine = open_engine(conn_id, dialect_of(await read_connection(conn_id), conn_id))
+    airflow_connection = await read_connection(conn_id)
+    engine = open_engine(conn_id, dialect_of(airflow_connection, conn_id))
     try:
+        if engine.dialect.name == "sqlite":
+            create_file(airflow_connection)
         await _upgrade_in(engine)
         async with engine.connect() as connection:
+            await _limit_waits(connection)
             await connection.run_sync(require_schema, where)
     except (ConfigurationError, StoreError):
         raise
     except Exception as error:
-        msg = f"{where} could not be migrated ({explained(error)}); correct the connection, or its privileges"
+        why = explained(error)
+        what = "correct the connection, or its privileges"
+        if why in _LOCKED:
+            what = (
+                f"another session has locked {table().name} or {VERSION_TABLE} for {_LOCK_TIMEOUT} s: end "
+                "it, and run this again. Postgres shows it in pg_stat_activity, MySQL in SHOW PROCESSLIST"
+            )
+        msg = f"{where} could not be migrated ({why}); {what}"
         raise StoreError(msg) from error
     finally:
         await engine.dispose()
@@ -113,18 +141,33 @@ async def _upgrade_in(engine: AsyncEngine) -> None:
     from alembic.util import CommandError
     from sqlalchemy.exc import DBAPIError
 
+    clock = asyncio.get_running_loop().time
+    end = clock() + _TRY_AGAIN_WITHIN
     for tries_left in reversed(range(_TRIES)):
         try:
             async with engine.begin() as connection:
+                await _limit_waits(connection)
                 await connection.run_sync(_upgrade)
         except CommandError:  # it knows no such revision: whoever looks at it next tells so
             return
         except DBAPIError:
-            if not tries_left:
+            if not tries_left or clock() > end:
                 raise
             await asyncio.sleep(_PAUSE)
         else:
             return
+
+
+async def _limit_waits(connection: AsyncConnection) -> None:
+    """Wait for no lock for ever: a thread that waits for the database is not to be interrupted."""
+    import sqlalchemy as sa
+
+    limits = {
+        "postgresql": f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}s'",
+        "mysql": f"SET lock_wait_timeout = {_LOCK_TIMEOUT}, innodb_lock_wait_timeout = {_LOCK_TIMEOUT}",
+        "sqlite": f"PRAGMA busy_timeout = {_LOCK_TIMEOUT * 1000}",
+    }
+    await connection.execute(sa.text(limits[connection.dialect.name]))
 
 
 def _upgrade(connection: Connection) -> None:

@@ -18,8 +18,15 @@ from airflow.providers.watermark.stores.base import (
     key_in,
     to_text,
 )
-from airflow.providers.watermark.stores.sql.engine import Pool, close_pool, explained, pool_of
-from airflow.providers.watermark.stores.sql.schema import MAX_PART, require_schema, table
+from airflow.providers.watermark.stores.sql.engine import (
+    MissingFileError,
+    Pool,
+    close_pool,
+    explained,
+    pool_of,
+    require_sqlalchemy,
+)
+from airflow.providers.watermark.stores.sql.schema import MAX_PART, VERSION_TABLE, require_schema, table
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
@@ -40,12 +47,13 @@ class SqlStore(BaseWatermarkStore):
     one wins and the other is told. ``airflow watermarks migrate`` creates the table and upgrades it; until
     then every call is an error that says so. All watchers of a process share at most ten connections.
 
-    :raises ConfigurationError: ``[watermark] sql_conn_id`` is not set.
+    :raises ConfigurationError: ``[watermark] sql_conn_id`` is not set, or Airflow is older than 3.1.
     """
 
     compare_and_set = True
 
     def __init__(self) -> None:
+        require_sqlalchemy()
         self._conn_id = sql_conn_id()
 
     async def load(self, key: WatermarkKey) -> dict[str, Any] | None:
@@ -119,13 +127,21 @@ class SqlStore(BaseWatermarkStore):
         pool = await pool_of(self._conn_id)
         try:
             return await finished(self._work(pool, where, work))
+        except MissingFileError as error:
+            msg = (
+                f"{where} is the SQLite file {str(error)!r}, which does not exist and has no table "
+                f"{table().name} yet; run 'airflow watermarks migrate'. If it did exist, bring it back "
+                "first: in a new one all watchers start anew"
+            )
+            raise StoreError(msg) from error
         except (StoreError, ConfigurationError):
             raise
         except Exception as error:
             pool.current = False
             msg = (
                 f"{where} failed ({explained(error)}); see to it that it runs, that the connection is right, "
-                "and that its role may select, insert, update and delete. Nothing is lost: it is tried again"
+                f"and that its role may select, insert, update and delete in {table().name}, and select in "
+                f"{VERSION_TABLE}. Nothing is lost: it is tried again"
             )
             raise StoreError(msg) from error
 
