@@ -38,8 +38,8 @@ STATUS_INTERVAL = 300.0
 # -- Measured ----------------------------------------------------------------------------------------------
 CPU_PER_POLL = 0.0035
 """Seconds of the triggerer's CPU for the poll of a small prefix: two requests, nothing new."""
-CPU_PER_PAGE = 0.004
-"""Likewise for each further page, nothing new on it."""
+CPU_PER_PAGE = 0.0025
+"""Likewise for each further page, nothing new on it: `make bench`, on a quiet machine."""
 CPU_PER_SQL_POLL = 0.0005
 """Likewise for a poll of Postgres with an index: three questions over a connection that is kept."""
 STORE_LOAD = {"variable": 1 / 48, "sql": 1 / 160}
@@ -213,13 +213,13 @@ def many_watchers() -> str:
 
 
 def matrix() -> str:
-    """Price and triggerers by watchers and objects in all."""
+    """Price, triggerers and latency by watchers and objects in all."""
     rows = []
     for objects in OBJECTS:
         cells = []
         for watchers in WATCHERS:
             load = Load(watchers=watchers, objects=objects // watchers)
-            cells.append(f"{dollars(load.price)}, {load.triggerers('sql')}")
+            cells.append(f"{dollars(load.price)}, {load.triggerers('sql')}, {seconds(load.latency)}")
         rows.append([f"{objects:,}", *cells])
     return table(["objects in all", *(f"{watchers:,} watchers" for watchers in WATCHERS)], rows)
 
