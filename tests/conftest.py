@@ -27,34 +27,43 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") or os.environ.get("WATERMARK_CI_RUN") else "default")
+_IN_CI = bool(os.environ.get("CI") or os.environ.get("WATERMARK_CI_RUN"))
+settings.load_profile("ci" if _IN_CI else "default")
+
+
+_SERVERS = {
+    "MariaDB": ("mariadb-server", mariadb_is_installed),
+    "PgBouncer": ("pgbouncer", pgbouncer_is_installed),
+}
+"""What PyPI cannot bring: the package of each, and whether it is there."""
 
 
 def pytest_report_header():
-    servers = (
-        ("MariaDB", "mariadb-server", mariadb_is_installed()),
-        ("PgBouncer", "pgbouncer", pgbouncer_is_installed()),
-    )
     return [
         f"{name}: installed"
-        if is_installed
+        if is_installed()
         else f"{name}: not installed (apt-get install {package}): its tests are skipped, but not in CI"
-        for name, package, is_installed in servers
+        for name, (package, is_installed) in _SERVERS.items()
     ]
+
+
+def _skip_without(name):
+    package, is_installed = _SERVERS[name]
+    # Never in CI, which installs it: there its absence is an error.
+    if not is_installed() and not _IN_CI:
+        pytest.skip(f"{name} is not installed: apt-get install --no-install-recommends {package}")
 
 
 @pytest.fixture(scope="session")
 def mariadb_or_skip():
-    """Skip where there is no MariaDB, which PyPI cannot bring; but never in CI."""
-    if not mariadb_is_installed() and not os.environ.get("CI"):
-        pytest.skip("MariaDB is not installed: apt-get install --no-install-recommends mariadb-server")
+    """Skip where there is no MariaDB."""
+    _skip_without("MariaDB")
 
 
 @pytest.fixture(scope="session")
 def pgbouncer_or_skip():
-    """Skip where there is no PgBouncer, likewise."""
-    if not pgbouncer_is_installed() and not os.environ.get("CI"):
-        pytest.skip("PgBouncer is not installed: apt-get install --no-install-recommends pgbouncer")
+    """Skip where there is no PgBouncer."""
+    _skip_without("PgBouncer")
 
 
 def pytest_configure(config):

@@ -20,6 +20,7 @@ from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
 
+import psutil
 import pytest
 import yaml
 
@@ -505,6 +506,8 @@ def test_ctrl_c_at_the_question_ends_the_command_and_nothing_is_changed(files):
     os.close(inner)
     try:
         assert "[y/N]" in read_until(terminal, "[y/N]")
+        # Faster than a person: a signal between the prompt and the read that follows would end no read.
+        wait_until_asleep(process.pid)
         os.write(terminal, b"\x03")
         told = read_until(terminal, "interrupted")  # and nobody answers any more
         assert "interrupted" in told
@@ -515,6 +518,14 @@ def test_ctrl_c_at_the_question_ends_the_command_and_nothing_is_changed(files):
         process.wait()
         os.close(terminal)
     assert files.get() == wire
+
+
+def wait_until_asleep(pid, seconds=60):
+    end, asleep = time.monotonic() + seconds, 0
+    while asleep < 5:
+        assert time.monotonic() < end, "it never waits for an answer"
+        asleep = asleep + 1 if psutil.Process(pid).status() == psutil.STATUS_SLEEPING else 0
+        time.sleep(0.02)
 
 
 def read_until(terminal, text, seconds=60):

@@ -50,7 +50,7 @@ async def _row(store: BaseWatermarkStore, key: WatermarkKey) -> dict[str, Any]:
         wire = await load(store, key)
         if wire is None:
             return {**row, "last_error": "it was deleted just now"}
-        row["bytes"] = None if _is_deep(wire) else _size(wire)
+        row["bytes"] = _size(wire)
         if is_reset(wire):
             return {**row, "low_watermark": "(reset)"}
         state = WatermarkState.from_wire(wire)
@@ -84,7 +84,7 @@ def _facts(key: WatermarkKey, wire: Mapping[str, Any]) -> dict[str, Any]:
         "asset": key.asset_name,
         "namespace": key.namespace,
         "key": key.key,
-        "bytes": None if _is_deep(wire) else _size(wire),
+        "bytes": _size(wire),
     }
     if is_reset(wire):
         return {**facts, "state": "reset; its watcher starts anew", "epoch": wire["epoch"]}
@@ -107,9 +107,9 @@ def _facts(key: WatermarkKey, wire: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _size(wire: Mapping[str, Any]) -> int:
-    """Count the bytes of a watermark as stores write it, be it damaged."""
-    return len(json.dumps(wire, separators=(",", ":")))
+def _size(wire: Mapping[str, Any]) -> int | None:
+    """Count the bytes of a watermark as stores write it, be it damaged; ``None``: nested too deeply."""
+    return None if _is_deep(wire) else len(json.dumps(wire, separators=(",", ":")))
 
 
 def _is_deep(value: Any) -> bool:

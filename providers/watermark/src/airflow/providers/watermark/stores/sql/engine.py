@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from importlib.metadata import version
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 CONNECT_TIMEOUT: Final = 10.0
+
+version = cache(metadata.version)  # each trigger of a Dag file asks, whenever that is parsed
 _DIALECTS: Final = {
     "postgres": "postgresql+asyncpg",
     "postgresql": "postgresql+asyncpg",
