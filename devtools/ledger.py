@@ -58,19 +58,32 @@ class Deliveries:
     """When what was delivered, each time it was.
 
     :ivar appearances: when each change, or window, was delivered, by its id
+    :ivar epochs: the ids that were delivered in each epoch
     :ivar events: how many events were written down
     """
 
     def __init__(self) -> None:
         self.appearances: dict[str, list[datetime]] = defaultdict(list)
+        self.epochs: dict[int, set[str]] = defaultdict(set)
         self.events = 0
+        self._times: dict[tuple[int, str], list[datetime]] = defaultdict(list)
+
+    def deliver(self, event: AssetEvent, name: str) -> None:
+        """Write down that an event carried a change, or a window, by its id."""
+        epoch = event.payload["watermark"]["epoch"]
+        self.appearances[name].append(event.timestamp)
+        self.epochs[epoch].add(name)
+        self._times[epoch, name].append(event.timestamp)
 
     def repeats(self, interruptions: Sequence[Interruption]) -> list[Repeat]:
-        """Return every delivery of something that had been delivered before, in no particular order."""
+        """Return every delivery of something that had been delivered before in its epoch, in no order.
+
+        In a higher epoch it comes because somebody asked for it.
+        """
         pairs = (
-            (change, *pair) for change, times in self.appearances.items() for pair in pairwise(sorted(times))
+            (name, *pair) for (_, name), times in self._times.items() for pair in pairwise(sorted(times))
         )
-        return [Repeat(change, again, _age(first, again, interruptions)) for change, first, again in pairs]
+        return [Repeat(name, again, _age(first, again, interruptions)) for name, first, again in pairs]
 
     def without_cause(self, interruptions: Sequence[Interruption]) -> set[str]:
         """Return the ids of what came again without an interruption that explains it."""
@@ -85,6 +98,7 @@ class Ledger(Deliveries):
     :param bucket: where objects are put
     :ivar landed: all versions, in the order in which they were put
     :ivar landed_at: when each was there
+    :ivar replaced_at: when the next version of an object was sent, by the version that it replaced
     """
 
     _tag = "etag"
@@ -97,13 +111,16 @@ class Ledger(Deliveries):
         self._ids: dict[Version, set[str]] = defaultdict(set)
         self.landed: list[Version] = []
         self.landed_at: list[datetime] = []
+        self.replaced_at: dict[Version, datetime] = {}
 
     def put(self, key: str, body: bytes) -> Version:
-        """Put an object, and write down that it landed."""
+        """Put an object, and write down that it landed; others may read meanwhile what is written down."""
+        if old := self._current.get(key):
+            self.replaced_at[old] = datetime.now(UTC)
         version = Version(key, self._store(key, body))
+        self._current[key] = version
         self.landed_at.append(datetime.now(UTC))
         self.landed.append(version)
-        self._current[key] = version
         return version
 
     def _store(self, key: str, body: bytes) -> str:
@@ -117,7 +134,7 @@ class Ledger(Deliveries):
             self.events += 1
             for change in event.changes:
                 self._ids[Version(change["key"], str(change[self._tag]))].add(change["id"])
-                self.appearances[change["id"]].append(event.timestamp)
+                self.deliver(event, change["id"])
 
     @property
     def keys(self) -> Sequence[str]:
@@ -133,6 +150,11 @@ class Ledger(Deliveries):
         """Return when a version was delivered first, if it was."""
         ids = self._ids.get(version, ())
         return min((min(self.appearances[each]) for each in ids), default=None)
+
+    @property
+    def current_ids(self) -> set[str]:
+        """The ids under which events carried what still is there."""
+        return {name for version, ids in self._ids.items() if version not in self.replaced_at for name in ids}
 
     @property
     def missing(self) -> list[Version]:

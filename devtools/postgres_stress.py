@@ -13,6 +13,9 @@ has seen loses rows. Beside a watcher, to show that they do get lost::
         assert compare(committed, naive.delivered).missed
 
 ``python -m devtools.postgres_stress`` prints this comparison.
+
+The server may crash meanwhile. Then the writers wait for it, ask what became of the commits that got no
+answer, and go on.
 """
 
 # ruff: noqa: S608 (the names of tables are our own)
@@ -36,6 +39,7 @@ import asyncpg  # type: ignore[import-untyped, unused-ignore]
 
 from devtools.background import Background
 from devtools.databases import Postgres, postgres
+from devtools.postgres_session import OutageError, Session
 from devtools.row_ledger import Committed, Delivery, RowId, Version, compare
 
 if TYPE_CHECKING:
@@ -49,9 +53,19 @@ _RESOLVERS = 4
 """Connections that commit what others have prepared."""
 _CANDIDATES = 1000
 """How many of the rows committed last may be chosen for an update."""
+_UNANSWERED = " without an answer"
 
-_Writes = dict[RowId, tuple[int, datetime]]
-"""What a transaction leaves of its writes: the number and the stamp of each row's version."""
+
+class _Write(NamedTuple):
+    """A version of a row, and the transaction that wrote it."""
+
+    number: int
+    updated_at: datetime
+    xid: str
+
+
+_Writes = dict[RowId, _Write]
+"""What a transaction leaves of its writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +130,8 @@ async def stress(
     """Write for a while, and return what was committed; the table was asked whether that is true.
 
     The writers have a thread of their own, so that the caller's event loop does not hold them up.
-    Transactions that are under way when the time is over are finished first.
+    Transactions that are under way when the time is over are finished first. The server may be restarted
+    meanwhile; nobody else may write the table.
 
     :param database: the server, as a role that may write the table
     :param seconds: for how long new transactions are begun
@@ -136,7 +151,7 @@ async def stress(
 class Writers(Background):
     """The same writers in a thread, until they are told that it is enough: a context manager.
 
-    :ivar committed: what they have committed so far
+    :ivar committed: what they have committed so far; whoever else inserts a row adds it here
     """
 
     def __init__(
@@ -218,22 +233,23 @@ class _Run:
         self._recent: deque[RowId] = deque(maxlen=_CANDIDATES)
         self._prepared: asyncio.Queue[_Prepared | None] = asyncio.Queue()
         self._names = itertools.count()
-        self._insert = (
-            f"insert into {table} (stamp, payload) values ($1, $2) returning id, version, updated_at"
-        )
+        # A crash leaves no trace of some transactions, and then their numbers are given out again: after it,
+        # nobody begins before all who have to ask what became of theirs were answered.
+        self._doubts: asyncio.Queue[str] = asyncio.Queue()
+        returned = "id, version, updated_at, pg_current_xact_id()::text as xid"
+        self._insert = f"insert into {table} (stamp, payload) values ($1, $2) returning {returned}"
         # A row that another transaction has changed is left alone: there are no waits, and so no deadlocks.
         self._update = f"""
             update {table} set version = version + 1, stamp = $1, payload = $2
             where id = (select id from {table} where id = $3 for update skip locked)
-            returning id, version, updated_at
+            returning {returned}
         """
 
     async def write(self, seconds: float, writers: int, seed: int) -> Committed:
-        connections = writers + _RESOLVERS
-        async with asyncpg.create_pool(self._uri, min_size=connections, max_size=connections) as self._pool:
-            limit = int(await self._pool.fetchval("show max_prepared_transactions"))
+        async with Session(self._uri) as session:
+            limit = int((await session.fetch("show max_prepared_transactions"))[0][0])
             self._slots = asyncio.Semaphore(limit // 2)
-            before = await self._rows()
+            before = await self._rows(session)
             deadline = time.monotonic() + seconds
             async with asyncio.TaskGroup() as resolvers:
                 for number in range(_RESOLVERS):
@@ -243,72 +259,125 @@ class _Run:
                         group.create_task(self._transactions(deadline, Random(f"{seed}/writer/{number}")))
                 for _ in range(_RESOLVERS):
                     self._prepared.put_nowait(None)
-            rows = {row: stamp for row, stamp in (await self._rows()).items() if row not in before}
+            rows = {row: stamp for row, stamp in (await self._rows(session)).items() if row not in before}
         if rows != self.committed.rows():
             raise RuntimeError(f"{self._table} does not hold what its writers committed")
         return self.committed
 
-    async def _rows(self) -> dict[RowId, datetime]:
-        return dict(await self._pool.fetch(f"select id, updated_at from {self._table}"))
+    async def _rows(self, session: Session) -> dict[RowId, datetime]:
+        return dict(await session.ask(f"select id, updated_at from {self._table}"))
 
     async def _transactions(self, deadline: float, random: Random) -> None:
-        async with self._pool.acquire() as connection:
+        async with Session(self._uri) as session:
             while time.monotonic() < deadline and not self._stop.is_set():
-                await connection.execute("begin")
-                await self._pause(random)
-                writes: _Writes = {}
-                for _ in range(random.randint(1, 4)):
-                    writes |= await self._write_row(connection, random)
-                await self._pause(random)
-                await self._end(connection, random, writes)
+                try:
+                    await self._transaction(session, random)
+                except OutageError:
+                    self.committed.transactions["ended by an outage"] += 1
+                    await session.reconnect()
+                    await self._doubts.join()
                 if self._habits.rest:
                     await asyncio.sleep(random.expovariate(1 / self._habits.rest))
 
-    async def _write_row(self, connection: asyncpg.Connection, random: Random) -> _Writes:
+    async def _transaction(self, session: Session, random: Random) -> None:
+        await session.execute("begin")
+        await self._pause(random)
+        writes: _Writes = {}
+        for _ in range(random.randint(1, 4)):
+            writes |= await self._write_row(session, random)
+        await self._pause(random)
+        if random.random() < self._habits.two_phase and not self._slots.locked():
+            await self._prepare(session, writes)
+        elif random.random() < self._habits.rollbacks:
+            await session.execute("rollback")
+            self.committed.transactions["rolled back"] += 1
+        else:
+            await self._commit(session, writes)
+
+    async def _write_row(self, session: Session, random: Random) -> _Writes:
         """Insert or update a row; return it, or nothing if it was locked or rolled back."""
         savepoint = random.random() < self._habits.savepoints
         if savepoint:
-            await connection.execute("savepoint here")
+            await session.execute("savepoint here")
         values = ["clock" if random.random() < self._habits.clock else "now", random.randbytes(8).hex()]
         if self._recent and random.random() < self._habits.updates:
-            row = await connection.fetchrow(self._update, *values, random.choice(self._recent))
+            rows = await session.fetch(self._update, *values, random.choice(self._recent))
         else:
-            row = await connection.fetchrow(self._insert, *values)
+            rows = await session.fetch(self._insert, *values)
         if savepoint and random.random() < 1 / 3:
-            await connection.execute("rollback to savepoint here")
+            await session.execute("rollback to savepoint here")
             return {}
-        return {row["id"]: (row["version"], row["updated_at"])} if row else {}
+        return {row: _Write(*write) for row, *write in rows}
 
-    async def _end(self, connection: asyncpg.Connection, random: Random, writes: _Writes) -> None:
-        if random.random() < self._habits.two_phase and not self._slots.locked():
-            await self._slots.acquire()
-            name = f"{self._table}/{next(self._names)}"
-            await connection.execute(f"prepare transaction '{name}'")
-            self._prepared.put_nowait(_Prepared(name, writes))
-        elif random.random() < self._habits.rollbacks:
-            await connection.execute("rollback")
-            self.committed.transactions["rolled back"] += 1
-        else:
-            await self._commit(connection, "commit", writes)
+    async def _prepare(self, session: Session, writes: _Writes) -> None:
+        await self._slots.acquire()
+        name = f"{self._table}/{next(self._names)}"
+        try:
+            await session.execute(f"prepare transaction '{name}'")
+        except OutageError:
+            if not await self._is_prepared(session, name):
+                self._slots.release()
+                raise
+        self._prepared.put_nowait(_Prepared(name, writes))
+
+    async def _is_prepared(self, session: Session, name: str) -> bool:
+        return bool(await session.ask("select from pg_prepared_xacts where gid = $1", name))
+
+    async def _commit(self, session: Session, writes: _Writes) -> None:
+        sent = time.monotonic()
+        how = ""
+        try:
+            await session.execute("commit")
+        except OutageError:
+            if not await self._is_committed(session, writes):
+                raise
+            how = _UNANSWERED
+        self._record(f"ended by commit{how}", writes, sent)
+
+    async def _is_committed(self, session: Session, writes: _Writes) -> bool:
+        """Find out what became of a transaction whose session ended when it was to commit."""
+        if not writes:
+            return False
+        xid = next(iter(writes.values())).xid
+        self._doubts.put_nowait(xid)
+        status = "in progress"
+        while status == "in progress":
+            try:
+                ((status,),) = await session.ask("select pg_xact_status($1::text::xid8)", xid)
+            except asyncpg.InvalidParameterValueError:  # not given out yet: nothing is left of it
+                status = "aborted"
+        self._doubts.task_done()
+        return status == "committed"
 
     async def _resolve(self, random: Random) -> None:
-        async with self._pool.acquire() as connection:
+        async with Session(self._uri) as session:
             while prepared := await self._prepared.get():
                 await self._pause(random)
                 if random.random() < self._habits.rollbacks:
-                    await connection.execute(f"rollback prepared '{prepared.name}'")
+                    await self._end_prepared(session, "rollback prepared", prepared)
                     self.committed.transactions["prepared and rolled back"] += 1
                 else:
-                    await self._commit(connection, f"commit prepared '{prepared.name}'", prepared.writes)
+                    sent, how = await self._end_prepared(session, "commit prepared", prepared)
+                    self._record(f"ended by commit prepared{how}", prepared.writes, sent)
                 self._slots.release()
 
-    async def _commit(self, connection: asyncpg.Connection, statement: str, writes: _Writes) -> None:
-        sent = time.monotonic()
-        await connection.execute(statement)
+    async def _end_prepared(self, session: Session, verb: str, prepared: _Prepared) -> tuple[float, str]:
+        """Send a statement until it has taken effect; return when it was sent last, and how it ended."""
+        while True:
+            sent = time.monotonic()
+            try:
+                await session.execute(f"{verb} '{prepared.name}'")
+            except OutageError:
+                if not await self._is_prepared(session, prepared.name):
+                    return sent, _UNANSWERED
+            else:
+                return sent, ""
+
+    def _record(self, ended: str, writes: _Writes, sent: float) -> None:
         committed = time.monotonic()
-        self.committed.transactions[f"ended by {' '.join(statement.split()[:2])}"] += 1
+        self.committed.transactions[ended] += 1
         self.committed.versions.extend(
-            Version(row, number, updated_at, sent, committed) for row, (number, updated_at) in writes.items()
+            Version(row, write.number, write.updated_at, sent, committed) for row, write in writes.items()
         )
         self._recent.extend(writes)
 

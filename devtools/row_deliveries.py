@@ -28,6 +28,7 @@ class DeliveredRows(Deliveries):
         super().__init__()
         self.committed = Committed()
         self._ids: dict[tuple[RowId, datetime], set[str]] = defaultdict(set)
+        self._numbers: dict[tuple[RowId, datetime], set[int]] = defaultdict(set)
 
     def record(self, events: Iterable[AssetEvent]) -> None:
         """Write down what further events carried."""
@@ -37,12 +38,19 @@ class DeliveredRows(Deliveries):
                 stamp = datetime.fromisoformat(change["cursor"]["value"])
                 stamp = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)  # of a column without one
                 self._ids[change["key"]["id"], stamp].add(change["id"])
-                self.appearances[change["id"]].append(event.timestamp)
+                self.deliver(event, change["id"])
+                if "version" in change.get("row", ()):
+                    self._numbers[change["key"]["id"], stamp].add(change["row"]["version"])
 
     def first_seen(self, version: Version) -> datetime | None:
         """Return when a version was delivered first, if it was."""
         ids = self._ids.get((version.id, version.updated_at), ())
         return min((min(self.appearances[each]) for each in ids), default=None)
+
+    @property
+    def current_ids(self) -> set[str]:
+        """The ids under which events carried the last version of each row."""
+        return {name for row in self.committed.rows().items() for name in self._ids.get(row, ())}
 
     @property
     def lost(self) -> list[str]:
@@ -52,12 +60,15 @@ class DeliveredRows(Deliveries):
     def faults(self, interruptions: Sequence[Interruption]) -> dict[str, list[str]]:
         """Return all that should not be, by what is wrong with it; empty if nothing is."""
         odd = self.without_cause(interruptions)
-        known = {(version.id, version.updated_at) for version in self.committed.versions}
+        known = {(version.id, version.updated_at): version.number for version in self.committed.versions}
         found = {
             "lost": self.lost,
             "repeated without cause": [str(row) for row, ids in self._ids.items() if ids & odd],
             "with more than one id": [str(row) for row, ids in self._ids.items() if len(ids) > 1],
-            "never committed": [str(row) for row in self._ids.keys() - known],
+            "never committed": [str(row) for row in self._ids.keys() - known.keys()],
+            "of another version than was committed": [
+                str(row) for row, numbers in self._numbers.items() if numbers != {known.get(row)}
+            ],
         }
         return {fault: sorted(rows) for fault, rows in found.items() if rows}
 
@@ -104,7 +115,7 @@ class DeliveredWindows(Deliveries):
                 continue
             assert isinstance(high, datetime)
             self._windows[watermark["event_id"]].add(Window(low, high))
-            self.appearances[watermark["event_id"]].append(event.timestamp)
+            self.deliver(event, watermark["event_id"])
 
     @property
     def windows(self) -> list[Window]:

@@ -25,6 +25,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -46,6 +47,8 @@ START_TIMEOUT = 60.0
 
 _STOP_TIMEOUT = 5.0
 _LOG_TAIL_LINES = 40
+_FIRST_PORT = 10000
+"""Below it, well-known servers may be started meanwhile."""
 
 # Run in the child in place of ``preexec_fn``, which is unsafe (and warns) in a process with threads: ask to
 # be killed with the parent, make sure that the parent did not end meanwhile, then become the server.
@@ -218,10 +221,31 @@ def stub(
 
 
 def free_port() -> int:
-    """Return a loopback port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a loopback port that is free now, and that the kernel gives to no outgoing connection.
+
+    So a server finds it free again after a restart. It is not reserved: another process may bind it
+    meanwhile, which is unlikely, since it is one of thousands, at random. Where outgoing connections are
+    given all ports, it is any that is free.
+    """
+    first, last = _outgoing_ports()
+    ports = list(range(_FIRST_PORT, 65536))
+    ports = [port for port in ports if not first <= port <= last] or ports
+    chooser = random.SystemRandom()  # tests, and libraries of theirs, seed the other one
+    while ports:
+        port = ports.pop(chooser.randrange(len(ports)))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ServerStartError(f"of the loopback ports from {_FIRST_PORT} on none is free")
+
+
+def _outgoing_ports() -> tuple[int, int]:
+    """Return the first and the last of the ports that outgoing connections are given."""
+    try:
+        first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    except FileNotFoundError:
+        return 49152, 65535  # IANA's, which macOS keeps to
+    return first, last
 
 
 @contextlib.contextmanager

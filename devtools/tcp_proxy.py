@@ -1,17 +1,24 @@
-"""A bad network on loopback: a proxy that refuses, delays, throttles and cuts off, when it is told to."""
+"""A bad network on loopback: it refuses, hangs, delays, cuts off and denies, when it is told to.
+
+It counts what it did, so that a test can tell whether its harm reached anybody.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from devtools.s3_servers import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
 
 _CHUNK = 4096
+
+Place = int | bytes
+"""Where in an answer a connection ends: behind so many bytes, or behind the first occurrence of these."""
 
 
 class TcpProxy:
@@ -19,18 +26,21 @@ class TcpProxy:
 
     :param port: of the server, on loopback
     :ivar port: where clients connect
-    :ivar cut_off: connections that were ended in the middle of an answer
+    :ivar cut_off: of each connection that was ended in the middle of an answer, what of the answer had passed
+    :ivar delayed: how many pieces had to wait, each of a few kilobytes at most
+    :ivar held: how many pieces were held back until the network was healed
     """
 
     def __init__(self, port: int) -> None:
         self.port = free_port()
-        self.cut_off = 0
+        self.cut_off: list[bytes] = []
+        self.delayed = self.held = 0
         self._target = port
         self._delay = 0.0
-        self._cut_after: int | None = None
+        self._places: Iterator[Place] | None = None
         self._denial: tuple[bytes, bytes] | None = None
+        self._flows = asyncio.Event()
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tcp-proxy", daemon=True)
@@ -50,6 +60,14 @@ class TcpProxy:
         """Be gone: end all connections, and refuse new ones."""
         self._run(self._stop())
 
+    def hang(self) -> None:
+        """Let connections stand, and new ones be made, but nothing pass, in neither direction.
+
+        So does a firewall that drops packets. What was sent meanwhile passes once the network is healed, as
+        TCP would send it again.
+        """
+        self._run(self._hold())
+
     def slow(self, delay: float) -> None:
         """Wait before each few kilobytes that pass, in either direction.
 
@@ -57,12 +75,15 @@ class TcpProxy:
         """
         self._delay = delay
 
-    def cut(self, after: int) -> None:
-        """End each connection in the middle of an answer.
+    def cut(self, *places: Place) -> None:
+        """End connections in the middle of an answer, each at the next of these places, over and over.
 
-        :param after: bytes of an answer that still pass
+        An answer is what comes between two pieces of requests. One that ends before its place, or just there,
+        passes; so a login passes on its way to the rows.
+
+        :param places: where; bytes that never come do no harm
         """
-        self._cut_after = after
+        self._places = itertools.cycle(places)
 
     def deny(self, answer: bytes, *, unless: bytes) -> None:
         """Answer in place of the server, and hang up, unless a request has something in it.
@@ -74,29 +95,46 @@ class TcpProxy:
 
     def heal(self) -> None:
         """Do no more harm."""
-        self._delay, self._cut_after, self._denial = 0.0, None, None
+        self._delay, self._places, self._denial = 0.0, None, None
         self._run(self._start())
+
+    def forget(self) -> None:
+        """Count from nothing again."""
+        self.cut_off, self.delayed, self.held = [], 0, 0
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
 
     async def _start(self) -> None:
+        self._flows.set()
         if self._server is None:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+
+    async def _hold(self) -> None:
+        self._flows.clear()
 
     async def _stop(self) -> None:
         server, self._server = self._server, None
         if server is not None:
             server.close()
-        for writer in self._writers:
-            writer.transport.abort()
+        for task in self._serving:
+            task.cancel()
         if self._serving:
             await asyncio.wait(self._serving)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # told to refuse meanwhile
+            writer.transport.abort()
+            return
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._serving.discard(task)
+            if task.cancelled():
+                writer.transport.abort()
+
         task = self._loop.create_task(self._serve(reader, writer))
         self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        task.add_done_callback(ended)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -104,23 +142,18 @@ class TcpProxy:
         except OSError:
             writer.transport.abort()
             return
-        both = {writer, requests}
-        if self._server is None:  # told to refuse meanwhile
-            for each in both:
-                each.transport.abort()
-            return
-        self._writers |= both
-        passed = _Passed()
+        answer = _Answer()
         pumps = {
-            asyncio.create_task(self._ask(reader, requests, writer, passed)),
-            asyncio.create_task(self._answer(answers, writer, passed)),
+            asyncio.create_task(self._ask(reader, requests, writer, answer)),
+            asyncio.create_task(self._answer(answers, writer, answer)),
         }
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)  # both ways end together
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-        self._writers -= both
-        requests.transport.abort()
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)  # both ways end together
+        finally:
+            requests.transport.abort()
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
         writer.close()  # what was written still arrives
 
     async def _ask(
@@ -128,39 +161,66 @@ class TcpProxy:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         client: asyncio.StreamWriter,
-        passed: _Passed,
+        answer: _Answer,
     ) -> None:
         while data := await self._read(reader):
-            passed.answered = 0
+            answer.passed.clear()
             if self._denial is not None and self._denial[1] not in data:
                 client.write(self._denial[0])
                 await client.drain()
-                client.close()
                 return
             writer.write(data)
             await writer.drain()
 
     async def _answer(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passed: _Passed
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: _Answer
     ) -> None:
         while data := await self._read(reader):
-            if self._cut_after is not None and passed.answered + len(data) > self._cut_after:
-                writer.write(data[: self._cut_after - passed.answered])
-                await writer.drain()
-                self.cut_off += 1
-                return
-            passed.answered += len(data)
-            writer.write(data)
+            before = len(answer.passed)
+            answer.passed += data
+            end = answer.end(self._places, before)
+            if end is not None:
+                del answer.passed[end:]
+                self.cut_off.append(bytes(answer.passed))
+            writer.write(bytes(answer.passed[before:]))
             await writer.drain()
+            if end is not None:
+                return
 
     async def _read(self, reader: asyncio.StreamReader) -> bytes:
         data = await reader.read(_CHUNK)
         if data and self._delay:
+            self.delayed += 1
             await asyncio.sleep(self._delay)
+        if not self._flows.is_set():
+            self.held += bool(data)
+            await self._flows.wait()
         return data
 
 
-class _Passed:
-    """How many bytes of the present answer have passed."""
+class _Answer:
+    """The present answer of one connection, and where it is to end.
 
-    answered = 0
+    :ivar passed: what has come of it so far
+    """
+
+    def __init__(self) -> None:
+        self.passed = bytearray()
+        self._places: Iterator[Place] | None = None
+        self._place: Place = 0
+
+    def end(self, places: Iterator[Place] | None, before: int) -> int | None:
+        """Tell behind how many bytes the answer is to end, or None if it goes on.
+
+        :param places: where connections end now; each takes one, the first time that it is asked
+        :param before: how many bytes have passed for good
+        """
+        if places is None:
+            return None
+        if places is not self._places:
+            self._places, self._place = places, next(places)
+        end = self._place
+        if isinstance(end, bytes):
+            found = self.passed.find(end)
+            end = found + len(end) if found >= 0 else len(self.passed)
+        return max(end, before) if end < len(self.passed) else None

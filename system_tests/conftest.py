@@ -20,8 +20,10 @@ os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 from system_tests import services as _services  # noqa: E402
+from system_tests import small_disk  # noqa: E402
 from system_tests.results import Results  # noqa: E402
-from system_tests.system import System, running_system  # noqa: E402
+from system_tests.starting import running_system  # noqa: E402
+from system_tests.system import System  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -39,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "scale: hundreds of watchers; to be run alone")
     config.stash[_RESULTS] = Results()
+    _services.end_by_sigterm_as_by_ctrl_c()
 
 
 def pytest_unconfigure() -> None:
@@ -47,8 +50,10 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_report_header() -> list[str]:
-    """Say which servers are used."""
-    return _services.header()
+    """Say which servers are used, and what cannot be done here."""
+    problem = small_disk.problem()
+    disk = f"none, so the test of a full disk is skipped: {problem}" if problem else "a small one is mounted"
+    return [*_services.header(), f"disk to be filled: {disk}"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -87,8 +92,12 @@ def services() -> Iterator[Services]:
 
 @pytest.fixture(scope="session")
 def system(
-    services: Services, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+    services: Services, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[System]:
-    """Run Airflow on these servers, with changes that arrive all the time."""
-    with running_system(tmp_path_factory.mktemp("system"), services, pytestconfig.stash[_RESULTS]) as found:
+    """Run Airflow on these servers, with changes that arrive all the time; compare all of them in the end."""
+    results = request.config.stash[_RESULTS]
+    with running_system(tmp_path_factory.mktemp("system"), services, results) as found:
         yield found
+        if request.session.exitstatus != pytest.ExitCode.INTERRUPTED:  # by Ctrl-C: make an end soon
+            found.check()
+            found.summarize()

@@ -2,11 +2,15 @@
 
 The images are the official ones, or what the environment names: ``SYSTEM_TEST_POSTGRES_IMAGE``,
 ``SYSTEM_TEST_MARIADB_IMAGE``, ``SYSTEM_TEST_LOCALSTACK_IMAGE``, ``SYSTEM_TEST_GCS_IMAGE``.
+
+Each container is labelled with the process that made it, and with ``SYSTEM_TEST_RUN`` if the environment has
+that, so that who ran the tests finds what they left behind.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from pathlib import Path
@@ -15,7 +19,11 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 import docker  # type: ignore[import-untyped, unused-ignore]
-from docker.errors import DockerException  # type: ignore[import-untyped, unused-ignore]
+from docker.errors import (  # type: ignore[import-untyped, unused-ignore]
+    DockerException,
+    ImageNotFound,
+    NotFound,
+)
 from testcontainers.core.container import DockerContainer
 
 from devtools.databases import MariaDB, Postgres
@@ -38,6 +46,9 @@ _DEFAULT_IMAGES = {
 IMAGES = {name: os.environ.get(f"SYSTEM_TEST_{name}_IMAGE", image) for name, image in _DEFAULT_IMAGES.items()}
 """The images by the name in their environment variable."""
 
+_PROCESS_LABEL = "airflow-provider-watermark.process"
+_RUN_LABEL = "airflow-provider-watermark.run"
+_STAND_IN_LABEL = "airflow-provider-watermark.stand-in"
 _LOG_TAIL_LINES = 40
 _STOP_TIMEOUT = 30
 
@@ -50,6 +61,26 @@ def daemon_problem() -> str | None:
     except DockerException as error:
         return f"no Docker daemon answers ({str(error).splitlines()[0][:100]})"
     return None
+
+
+@functools.cache
+def images_in_words() -> tuple[str, ...]:
+    """Name the images, and say which are those of ``images/ensure.sh``, in place of the official ones."""
+    words = []
+    with contextlib.closing(docker.from_env(timeout=10)) as client:
+        for image in IMAGES.values():
+            labels: dict[str, str] = {}
+            with contextlib.suppress(ImageNotFound):  # it will be pulled
+                labels = client.images.get(image).labels
+            words.append(f"stand-in for {image}" if _STAND_IN_LABEL in labels else image)
+    return tuple(words)
+
+
+def made_by(process: int) -> list[str]:
+    """Return the names of the containers that a process has made, and that are not removed."""
+    with contextlib.closing(docker.from_env(timeout=10)) as client:
+        found = client.containers.list(all=True, filters={"label": f"{_PROCESS_LABEL}={process}"})
+        return [container.name for container in found]
 
 
 class Container(ServerProcess):
@@ -72,7 +103,10 @@ class Container(ServerProcess):
     ) -> None:
         super().__init__(name, [], Path(), death_signal=NotImplemented)
         self.host_port = free_port()
-        self._container = DockerContainer(image)
+        # By its name it is found, and removed, even if its start fails half-way.
+        self._container_name = f"system-test-{name}-{os.getpid()}-{self.host_port}"
+        labels = {_PROCESS_LABEL: str(os.getpid()), _RUN_LABEL: os.environ.get("SYSTEM_TEST_RUN", "")}
+        self._container = DockerContainer(image, name=self._container_name, labels=labels)
         ports: dict[str, Any] = self._container.ports  # which may bind an address, too
         ports[f"{port}/tcp"] = ("127.0.0.1", self.host_port)
         self._container.with_envs(**(environment or {}))
@@ -119,9 +153,10 @@ class Container(ServerProcess):
         self._inner.wait(timeout=_STOP_TIMEOUT)
 
     def remove(self) -> None:
-        """Remove the container and its data."""
-        if self._made:
-            self._container.stop()
+        """Remove the container and its data, if it was made."""
+        client = self._container.get_docker_client().client
+        with contextlib.closing(client), contextlib.suppress(NotFound):
+            client.containers.get(self._container_name).remove(force=True, v=True)
 
     @property
     def _inner(self) -> Any:

@@ -17,8 +17,8 @@ class Result:
 
     :param fault: its name
     :param interruptions: how often it was brought about
-    :param changes: how many changes were made meanwhile, in all sources
-    :param lost: how many of them no Dag run was given
+    :param changes: how many changes were made since it began, in all sources
+    :param lost: how many of them, and of those made since the fault before, no Dag run was given
     :param repeated: how many were delivered again, each with the same id
     :param longest_delay: seconds from a change to the storing of its event
     :param restarts: how many components of Airflow ended by themselves, and were started again
@@ -31,6 +31,10 @@ class Result:
     repeated: int
     longest_delay: float
     restarts: int = 0
+
+    def __str__(self) -> str:
+        counts = f"{self.changes} changes, {self.lost} lost, {self.repeated} repeated"
+        return f"{counts}, at most {self.longest_delay:.1f} s late"
 
     @property
     def cells(self) -> list[str]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,8 +39,10 @@ EXAMPLES = Path(__file__).parents[1] / "example_dags"
 _COMPLAINT = re.compile(r"\[(?:error|warning|critical) *\] \[asset=(?P<asset>\S+) source=")
 
 SETTINGS = {
-    # What is changed in a Dag file takes effect when it is next parsed.
-    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "2",
+    # What is changed in a Dag file takes effect when it is next parsed: soon, but one after the other, so
+    # that something is left of two processors.
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+    "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "2",
     "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "5",
@@ -96,6 +102,25 @@ class RunningAirflow(AirflowHome):
             if match := _COMPLAINT.search(line):
                 found.setdefault(match["asset"], []).append(line)
         return found
+
+    def wait_for_heartbeat(self, component: Component) -> None:
+        """Wait until the API server answers, and says that a component was alive after this call."""
+        began = datetime.now(UTC)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+        def is_alive() -> bool:
+            try:
+                with opener.open(f"{self.url}/api/v2/monitor/health", timeout=10) as answer:
+                    health = json.load(answer)
+            except (OSError, http.client.HTTPException):
+                return False
+            if component == "api-server":
+                return True
+            name = component.replace("-", "_")
+            heartbeat = health[name][f"latest_{name}_heartbeat"]
+            return heartbeat is not None and datetime.fromisoformat(heartbeat) > began
+
+        self.wait_until(f"heartbeat of the {component}", is_alive)
 
     def log_size(self) -> int:
         """Return the present size of the triggerer's log, in bytes."""

@@ -8,7 +8,9 @@ Nothing is skipped where a server is missing: its start fails, and says what to 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -50,6 +52,7 @@ class Services:
     gcs: GcsServer
 
 
+@functools.cache
 def chosen() -> tuple[Literal["docker", "local"], str]:
     """Tell which servers are used, and why.
 
@@ -72,8 +75,21 @@ def header() -> list[str]:
     """Return what the header of the run says."""
     kind, why = chosen()
     if kind == "docker":
-        return [f"services: containers ({why})", f"images: {', '.join(containers.IMAGES.values())}"]
+        return [f"services: containers ({why})", f"images: {', '.join(containers.images_in_words())}"]
     return [f"services: processes of this machine, from PyPI and the system ({why})"]
+
+
+def end_by_sigterm_as_by_ctrl_c() -> None:
+    """Let SIGTERM end this process in good order: servers and containers are stopped and removed.
+
+    Only the first SIGTERM counts: a second one, such as make passes on, must not end that work.
+    """
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: None)  # not SIG_IGN, which children would inherit
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 @contextlib.contextmanager

@@ -40,12 +40,14 @@ def test_dags_that_are_paused_and_unpaused(system: System) -> None:
     airflow = system.airflow
     with system.fault("Dags: paused and unpaused") as fault:
         with fault.interruption("pause", lasts=CANCELLED_WITHIN):
-            for source in system.sources:
-                airflow.pause_dag(source.name)
-            airflow.wait_until("end of the watchers", lambda: not any(_watching(system)))
-            time.sleep(5)
-        for source in system.sources:
-            airflow.unpause_dag(source.name)
+            try:
+                for source in system.sources:
+                    airflow.pause_dag(source.name)
+                airflow.wait_until("end of the watchers", lambda: not any(_watching(system)))
+                time.sleep(5)
+            finally:
+                for source in system.sources:
+                    airflow.unpause_dag(source.name)
         airflow.wait_until("return of the watchers", lambda: all(_watching(system)))
         system.wait_for_news()
 

@@ -26,6 +26,7 @@ def changed(system: System) -> System:
     s3 = services.s3.client()
     for key in KEYS:
         s3.put_object(Bucket="lake", Key=f"orders/{key}", Body=b"order")
+        system.orders.append(f"orders/{key}")
         services.gcs.put("lake", f"invoices/{key}", b"invoice")
     rows = f"generate_series(1, {ROWS}) AS n"
     services.postgres.execute(f"INSERT INTO tickets SELECT n, 'open', n * 1.5 FROM {rows}")  # noqa: S608
@@ -35,7 +36,7 @@ def changed(system: System) -> System:
 
 
 def _wait_for_identities(
-    system: System, asset: str, identity: Callable[[dict[str, Any]], Any]
+    system: System, asset: str, identity: Callable[[dict[str, Any]], Any], count: int = ROWS
 ) -> dict[str, Any]:
     """Return what was changed, by the ids of the changes, once there is enough of it."""
 
@@ -43,7 +44,7 @@ def _wait_for_identities(
         events = system.airflow.metadata.asset_events(asset)
         return {change["id"]: identity(change) for event in events for change in event.changes}
 
-    system.airflow.wait_until(f"events of {asset}", lambda: len(identities()) >= ROWS)
+    system.airflow.wait_until(f"events of {asset}", lambda: len(identities()) >= count)
     return identities()
 
 
@@ -73,20 +74,19 @@ def _check_each_is_loaded_once(
     assert set(identities.values()) == changed
 
 
-def _check_objects(system: System, dag: str, asset: str, prefix: str) -> None:
-    keys = {f"{prefix}{key}" for key in KEYS}
-    found = _wait_for_identities(system, asset, lambda change: change["key"])
+def _check_objects(system: System, dag: str, asset: str, keys: set[str]) -> None:
+    found = _wait_for_identities(system, asset, lambda change: change["key"], len(keys))
     _check_each_is_loaded_once(system, dag, "load", found, keys)
 
 
 def test_new_objects_in_s3_are_loaded(changed: System) -> None:
     """``s3_new_objects.py``: each object once, in chunks."""
-    _check_objects(changed, "load_new_objects", "orders", "orders/")
+    _check_objects(changed, "load_new_objects", "orders", set(changed.orders))
 
 
 def test_new_objects_in_gcs_are_loaded(changed: System) -> None:
     """``gcs_new_objects.py``: each object once, in chunks."""
-    _check_objects(changed, "load_new_gcs_objects", "invoices", "invoices/")
+    _check_objects(changed, "load_new_gcs_objects", "invoices", {f"invoices/{key}" for key in KEYS})
 
 
 def test_changed_rows_are_handled(changed: System) -> None:

@@ -33,8 +33,10 @@ def test_a_frozen_triggerer_that_wakes_up_after_another_took_over(system: System
             time.sleep(10)  # it is up, and has nothing to do
             with fault.interruption("frozen", lasts=60):
                 airflow.signal_all("triggerer", signal.SIGSTOP)
-                system.wait_for_news()
-                airflow.signal_all("triggerer", signal.SIGCONT)
+                try:
+                    system.wait_for_news()
+                finally:
+                    airflow.signal_all("triggerer", signal.SIGCONT)
             system.wait_for_news()
             time.sleep(20)
         system.wait_for_news()

@@ -1,7 +1,7 @@
 """Changes that arrive all the time in all sources, and what Dag runs were given of them.
 
-The traffic never stops while tests run. A test looks how far it is before it does harm and afterwards, and
-then waits until whatever was changed between the two, and is still there, was given to a Dag run.
+The traffic never stops while tests run. A test looks how far it is after harm was done, and then waits until
+whatever was changed since the last look, and had to be delivered, was given to a Dag run.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime
+from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from devtools.background import Background
 from devtools.row_deliveries import DeliveredRows, DeliveredWindows
-from devtools.row_ledger import Committed, Version
+from system_tests.comparison import Life, lost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from devtools.databases import MariaDB
     from devtools.dropper import Dropper
-    from devtools.ledger import Interruption, Ledger
+    from devtools.ledger import Deliveries, Interruption, Ledger, Repeat
     from devtools.postgres_stress import Writers
-    from devtools.row_ledger import RowId
+    from devtools.row_ledger import Version
+    from system_tests.comparison import Period
+    from system_tests.inserter import Inserter
     from system_tests.running import RunningAirflow
 
 
@@ -30,10 +32,15 @@ class Source(ABC):
     """One source with its writers, and the Dag that watches it.
 
     :param name: of the Dag, and of its asset
+    :param uncommitted_at_most: seconds after which what was delivered must have been committed: the watcher's
+        ``commit_delay``, and some more for a busy machine
+    :ivar epoch: the newest one that somebody asked for
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, uncommitted_at_most: float = 15.0) -> None:
         self.name = name
+        self._uncommitted_at_most = uncommitted_at_most
+        self.epoch = 1
         self._given: set[int] = set()
 
     @property
@@ -47,12 +54,8 @@ class Source(ABC):
         """How many changes were made so far."""
 
     @abstractmethod
-    def missing(self, first: int, last: int) -> list[str]:
-        """Return which of these changes no Dag run was given, though they are still there."""
-
-    @abstractmethod
-    def delays(self, first: int, last: int) -> list[float]:
-        """Return for these changes, if they were delivered, the seconds until Airflow had their event."""
+    def lives(self, first: int, last: int) -> list[Life]:
+        """Return what became of these changes."""
 
     @abstractmethod
     def check(self) -> None:
@@ -69,14 +72,40 @@ class Source(ABC):
         self.deliveries.record(event for event in events if event.id in news)
         self._given |= news
 
-    def repeated(self) -> int:
-        """Return how often something was delivered again, so far."""
-        return sum(len(times) - 1 for times in self.deliveries.appearances.values())
+    def has_news(self, first: int) -> bool:
+        """Tell whether a Dag run was given any change from this one on."""
+        return any(life.seen for life in self.lives(first, self.changes))
 
-    def faults(self, interruptions: Sequence[Interruption]) -> dict[str, list[str]]:
-        """Return what should not be, whatever is missing aside."""
-        found: dict[str, list[str]] = self.deliveries.faults(interruptions)
-        return {fault: names for fault, names in found.items() if fault != "lost"}
+    def lost(self, first: int, last: int, harms: Sequence[Period]) -> list[str]:
+        """Return which of these changes no Dag run was given, though they were promised."""
+        return lost(self.lives(first, last), harms)
+
+    def repeats(self, since: datetime, interruptions: Sequence[Interruption] = ()) -> list[Repeat]:
+        """Return what came again from a moment on.
+
+        :param interruptions: what may explain it
+        """
+        deliveries: Deliveries = self.deliveries
+        return [each for each in deliveries.repeats(interruptions) if each.at >= since]
+
+    def faults(self, since: datetime, interruptions: Sequence[Interruption]) -> dict[str, list[str]]:
+        """Return by what is wrong with it all that should not be, losses aside.
+
+        :param since: repeats before it were judged already
+        :param interruptions: which may explain those that came later
+        """
+        found: dict[str, list[str]] = self.deliveries.faults(())
+        odd = [
+            each.id
+            for each in self.repeats(since, interruptions)
+            if each.age is None or each.age > self._uncommitted_at_most
+        ]
+        unasked = [str(epoch) for epoch in self.deliveries.epochs if epoch > self.epoch]
+        kept = {fault: names for fault, names in found.items() if fault not in {"lost", _REPEATED}}
+        return {**kept, _REPEATED: odd, "epochs that nobody began": unasked}
+
+
+_REPEATED = "repeated without cause"
 
 
 class Objects(Source):
@@ -100,18 +129,18 @@ class Objects(Source):
         """How many versions of objects landed so far."""
         return len(self._ledger.landed)
 
-    def missing(self, first: int, last: int) -> list[str]:
-        """Return the objects that no Dag run was given; what was overwritten unread was never promised."""
-        lost = set(self._ledger.lost)
-        return [each.key for each in self._ledger.landed[first:last] if each in lost]
-
-    def delays(self, first: int, last: int) -> list[float]:
-        """Return the seconds from the answer to the put to the event."""
-        pairs = zip(self._ledger.landed[first:last], self._ledger.landed_at[first:last], strict=True)
+    def lives(self, first: int, last: int) -> list[Life]:
+        """Return what became of these versions of objects."""
+        ledger = self._ledger
+        pairs = zip(ledger.landed[first:last], ledger.landed_at[first:last], strict=True)
         return [
-            (seen - landed).total_seconds()
+            Life(
+                name=version.key,
+                began=landed.timestamp(),
+                ended=replaced.timestamp() if (replaced := ledger.replaced_at.get(version)) else inf,
+                seen=seen.timestamp() if (seen := ledger.first_seen(version)) else None,
+            )
             for version, landed in pairs
-            if (seen := self._ledger.first_seen(version))
         ]
 
     def check(self) -> None:
@@ -119,39 +148,12 @@ class Objects(Source):
         self._dropper.check()
 
 
-class Inserter(Background):
-    """Inserts rows into a table of MariaDB's, one a transaction: a context manager.
-
-    :param database: with the table ``events``
-    :param rate: rows a second, on average
-    :ivar committed: what was committed so far
-    """
-
-    def __init__(self, database: MariaDB, rate: float) -> None:
-        super().__init__("inserter")
-        self.committed = Committed()
-        self._database = database
-        self._pause = 1 / rate
-
-    def work(self) -> None:
-        """Insert rows until told that it is enough."""
-        while not self.enough.wait(self._pause):
-            sent = time.monotonic()
-            ((row, stamp),) = self._database.execute(
-                "insert into events (payload) values ('new') returning id, updated_at"
-            )
-            version = Version(row, 1, stamp.replace(tzinfo=UTC), sent, time.monotonic())
-            self.committed.versions.append(version)
-
-
 class _Table(Source):
     """A table, with whoever writes it."""
 
-    def __init__(self, name: str, writers: Writers | Inserter) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, writers: Writers | Inserter, uncommitted_at_most: float = 15.0) -> None:
+        super().__init__(name, uncommitted_at_most)
         self._writers = writers
-        self._newest: dict[RowId, int] = {}
-        self._indexed = 0
         self._monotonic_began = datetime.now(UTC).timestamp() - time.monotonic()
 
     @property
@@ -166,17 +168,11 @@ class _Table(Source):
     def _versions(self, first: int, last: int) -> list[Version]:
         return self._writers.committed.versions[first:last]
 
-    def _is_promised(self, version: Version) -> bool:
-        """Tell whether a row was not changed again: what is replaced unread was never promised."""
-        versions = self._writers.committed.versions
-        for index in range(self._indexed, len(versions)):
-            row, number = versions[index].id, versions[index].number
-            self._newest[row] = max(number, self._newest.get(row, 0))
-            self._indexed = index + 1
-        return self._newest[version.id] == version.number
-
-    def _delay(self, version: Version, seen: datetime) -> float:
-        return max(0.0, seen.timestamp() - self._monotonic_began - version.committed)
+    def _life(self, version: Version, ended: float, seen: float | None) -> Life:
+        """Make a life of what the writers know by ``time.monotonic``."""
+        name = f"row {version.id}, version {version.number}"
+        began, ended = (self._monotonic_began + moment for moment in (version.committed, ended))
+        return Life(name=name, began=began, ended=ended, seen=seen)
 
 
 class Rows(_Table):
@@ -192,25 +188,28 @@ class Rows(_Table):
         """Where deliveries are written down."""
         return self._deliveries
 
-    def missing(self, first: int, last: int) -> list[str]:
-        """Return the rows that no Dag run was given."""
+    def lives(self, first: int, last: int) -> list[Life]:
+        """Return what became of these versions of rows."""
+        versions = self._versions(first, last)
+        replaced = self._replaced({version.id for version in versions})
+        seen = ((each, self._deliveries.first_seen(each)) for each in versions)
         return [
-            f"row {each.id}, version {each.number}"
-            for each in self._versions(first, last)
-            if not self._deliveries.first_seen(each) and self._is_promised(each)
+            self._life(version, replaced.get(version, inf), at.timestamp() if at else None)
+            for version, at in seen
         ]
 
-    def delays(self, first: int, last: int) -> list[float]:
-        """Return the seconds from the commit to the event."""
-        seen = ((each, self._deliveries.first_seen(each)) for each in self._versions(first, last))
-        return [self._delay(version, at) for version, at in seen if at]
+    def _replaced(self, rows: set[Any]) -> dict[Version, float]:
+        """Return when versions of these rows were replaced, at the earliest: when the COMMIT was sent."""
+        known = [each for each in list(self._writers.committed.versions) if each.id in rows]
+        known.sort(key=lambda version: (str(version.id), version.number))
+        return {old: new.sent for old, new in pairwise(known) if old.id == new.id}
 
 
 class Windows(_Table):
     """Windows of the table."""
 
     def __init__(self, name: str, writers: Writers | Inserter) -> None:
-        super().__init__(name, writers)
+        super().__init__(name, writers, uncommitted_at_most=11.0)
         self._deliveries = DeliveredWindows()
         self._deliveries.committed = writers.committed
 
@@ -219,15 +218,9 @@ class Windows(_Table):
         """Where deliveries are written down."""
         return self._deliveries
 
-    def missing(self, first: int, last: int) -> list[str]:
-        """Return the rows that are in no window, or came into one after it had been delivered."""
+    def lives(self, first: int, last: int) -> list[Life]:
+        """Return what became of these versions: each must be in a later window, replaced or not."""
         return [
-            f"row {each.id}, version {each.number}"
-            for each, at in self._deliveries.told(self._versions(first, last))
-            if (at is None or each.sent > at) and self._is_promised(each)
+            self._life(version, inf, None if at is None or version.sent > at else self._monotonic_began + at)
+            for version, at in self._deliveries.told(self._versions(first, last))
         ]
-
-    def delays(self, first: int, last: int) -> list[float]:
-        """Return the seconds from the commit to the event."""
-        told = self._deliveries.told(self._versions(first, last))
-        return [max(0.0, at - version.committed) for version, at in told if at is not None]

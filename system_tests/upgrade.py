@@ -1,53 +1,158 @@
 """What a release of this package stores: kept as fixtures, so that every later one can be tried with it.
 
-``python -m system_tests.upgrade`` runs the whole system for a while, and writes what is stored into
-``system_tests/stored/<version>/``: each watermark, and the class and the arguments of each trigger. It is run
-once for each release.
+``python -m system_tests.upgrade`` runs the whole system for a while, kills its triggerer, and writes what is
+stored then into ``system_tests/stored/<version>/``: each watermark, and the class and the arguments of each
+trigger. It then starts the same release again, and adds the events of the last seconds before the kill and of
+the first ones after it: what any later release must deliver in its place, with the same ids. It is run once
+for each release; the tests fail while a version of ``CHANGELOG.md`` has no folder.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import signal
 import tempfile
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
 
 from cryptography.fernet import Fernet
 
 from airflow.providers.watermark import __version__
+from airflow.providers.watermark.events import read_changes
+from airflow.providers.watermark.position import is_after
+from airflow.providers.watermark.watermark import WatermarkState
+from airflow.sdk import Asset
 from system_tests import services
 from system_tests.results import Results
 from system_tests.running import DAGS
-from system_tests.system import running_system
+from system_tests.starting import running_system
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow.providers.watermark.events import ObjectChange, RowChange
     from system_tests.running import RunningAirflow
 
 STORED = Path(__file__).parent / "stored"
 
+_TRAFFIC = 20.0
+"""Seconds of traffic before the kill, so that much lies before the low watermarks."""
 
-def stored_watermarks(airflow: RunningAirflow, prefix: str = "") -> dict[str, Any]:
-    """Return the watermarks of our own Dags, by the name of their Variable.
+_KEPT = timedelta(seconds=20)
+"""How long before the kill the oldest kept event was stored: all that a watermark remembers is younger."""
 
-    :param prefix: of the names of the assets
+_MOST = 16
+"""Changes that are kept of one event: fixtures are small, however long the new start takes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Rows of Airflow's metadata database as a release left them, each a line of a file.
+
+    :param watermarks: of ``variable``: the ``key``, and the ``val`` as a document
+    :param triggers: of ``trigger``: the ``classpath``, and the ``kwargs`` as a document
+    :param events: of ``asset_event``, oldest first: the name of the ``asset``, and the ``payload``
     """
-    fernet = Fernet(airflow.environment["AIRFLOW__CORE__FERNET_KEY"])
-    assets = {f"{prefix}{file.stem}" for file in DAGS.glob("*.py")}
+
+    watermarks: list[dict[str, Any]]
+    triggers: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read a release's files; none may be missing."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: json.loads((folder / f"{name}.json").read_text()) for name in names})
+
+    def write(self, folder: Path) -> None:
+        """Write them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for field in dataclasses.fields(self):
+            lines = ",\n".join(map(json.dumps, getattr(self, field.name)))
+            (folder / f"{field.name}.json").write_text(f"[\n{lines}\n]\n")
+            print(folder / f"{field.name}.json")
+
+    def state(self, asset: str) -> WatermarkState:
+        """Return the watermark of an asset."""
+        (wire,) = (row["val"] for row in self.watermarks if row["key"].split(":")[2] == asset)
+        return WatermarkState.from_wire(wire)
+
+    def payloads(self, asset: str) -> list[dict[str, Any]]:
+        """Return what the release's events of an asset carried, oldest first."""
+        return [row["payload"] for row in self.events if row["asset"] == asset]
+
+    @property
+    def watching_changes(self) -> list[str]:
+        """The assets whose events carry changes."""
+        return sorted({row["asset"] for row in self.events if "changes" in row["payload"]})
+
+    @property
+    def watching_windows(self) -> list[str]:
+        """The assets whose events tell of windows."""
+        return sorted({row["asset"] for row in self.events} - set(self.watching_changes))
+
+    def changes(self, asset: str) -> list[ObjectChange | RowChange]:
+        """Return the changes of an asset that events carried, each once, oldest first."""
+        return read_changes(*as_task_input(asset, self.payloads(asset)))
+
+    def there(self, asset: str) -> list[ObjectChange | RowChange]:
+        """Return what is still in the source: the newest version of each thing, oldest first."""
+        newest = {str(change.key): change for change in self.changes(asset)}
+        return sorted(newest.values(), key=lambda change: change.order)
+
+    def due(self, asset: str) -> set[str]:
+        """Return the ids of what is to be delivered: it lies after the watermark, and has not been yet."""
+        state = self.state(asset)
+        news = {each.id for each in self.there(asset) if is_after(each.order[0], state.low)}
+        return news - state.seen.keys()
+
+    def lacks(self) -> Iterator[str]:
+        """Tell what is missing for a trial of these rows to prove something."""
+        for asset in self.watching_changes:
+            state, there = self.state(asset), self.there(asset)
+            if all(is_after(each.order[0], state.low) for each in there):
+                yield f"{asset}: a change before the watermark"
+            if not state.seen.keys() & {each.id for each in there}:
+                yield f"{asset}: a change that is remembered as delivered"
+            if state.seen.keys() - {each.id for each in self.changes(asset)}:
+                yield f"{asset}: the event of each change that is remembered as delivered"
+            if not self.due(asset):
+                yield f"{asset}: a change that is due"
+        for asset in self.watching_windows:
+            high = self.state(asset).high
+            if high is None or not any(is_after(each.order[0], high) for each in self.there("rows")):
+                yield f"{asset}: a window under way, and a row after it"
+
+
+def as_task_input(asset: str, payloads: list[dict[str, Any]]) -> tuple[dict[Asset, list[Any]], Asset]:
+    """Return payloads of events as a task gets them: ``triggering_asset_events``, and the asset."""
+    events = [SimpleNamespace(extra={"from_trigger": True, "payload": payload}) for payload in payloads]
+    return {Asset(asset): events}, Asset(asset)
+
+
+def fernet_of(airflow: RunningAirflow) -> Fernet:
+    """Return what Airflow encrypts with."""
+    return Fernet(airflow.environment["AIRFLOW__CORE__FERNET_KEY"])
+
+
+def stored_watermarks(airflow: RunningAirflow) -> list[dict[str, Any]]:
+    """Return the watermarks of our own Dags, by the name of their Variable."""
+    fernet, assets = fernet_of(airflow), _own_assets()
     rows = airflow.metadata.rows("SELECT key, val, is_encrypted FROM variable WHERE key LIKE 'watermark:%'")
-    return {
-        name: json.loads(fernet.decrypt(value.encode()) if is_encrypted else value)
-        for name, value, is_encrypted in sorted(rows)
-        if name.split(":")[2] in assets
-    }
+    return [
+        {"key": key, "val": json.loads(fernet.decrypt(value.encode()) if is_encrypted else value)}
+        for key, value, is_encrypted in sorted(rows)
+        if key.split(":")[2] in assets
+    ]
 
 
 def stored_triggers(airflow: RunningAirflow) -> list[dict[str, Any]]:
-    """Return the trigger rows of our own Dags."""
-    fernet = Fernet(airflow.environment["AIRFLOW__CORE__FERNET_KEY"])
-    assets = {file.stem for file in DAGS.glob("*.py")}
-    rows = airflow.metadata.rows("SELECT classpath, kwargs FROM trigger ORDER BY classpath")
+    """Return the trigger rows of our own Dags, by asset."""
+    fernet, assets = fernet_of(airflow), _own_assets()
+    rows = airflow.metadata.rows("SELECT classpath, kwargs FROM trigger")
     triggers = [
         {"classpath": path, "kwargs": json.loads(fernet.decrypt(kwargs.encode()))} for path, kwargs in rows
     ]
@@ -57,25 +162,43 @@ def stored_triggers(airflow: RunningAirflow) -> list[dict[str, Any]]:
     )
 
 
+def _own_assets() -> set[str]:
+    return {file.stem for file in DAGS.glob("*.py")}
+
+
+def _is_telling(watermarks: list[dict[str, Any]]) -> bool:
+    """Tell whether each watcher has delivered changes ahead of its watermark, or has a window under way."""
+    return all(row["val"]["seen"] or row["val"]["high"] for row in watermarks)
+
+
+def _shortened(payload: dict[str, Any]) -> dict[str, Any]:
+    return {**payload, "changes": payload["changes"][:_MOST]} if "changes" in payload else payload
+
+
 def main() -> None:
     """Write the fixtures of the present version."""
-    folder = STORED / __version__
     with (
         tempfile.TemporaryDirectory(prefix="system-test-") as scratch,
         services.running() as found,
         running_system(Path(scratch), found, Results()) as system,
     ):
-        time.sleep(20)
-        system.airflow.restart("triggerer", signal.SIGKILL)
-        system.wait_for_news()
-        time.sleep(5)  # events are under way, and something is remembered as delivered
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, document in (
-            ("watermarks.json", stored_watermarks(system.airflow)),
-            ("triggers.json", stored_triggers(system.airflow)),
-        ):
-            (folder / name).write_text(json.dumps(document, indent=1) + "\n")
-            print(folder / name)
+        airflow = system.airflow
+        time.sleep(_TRAFFIC)
+        airflow.wait_until("telling watermarks", lambda: _is_telling(stored_watermarks(airflow)))
+        airflow.kill("triggerer")
+        since = datetime.now(UTC) - _KEPT
+        watermarks, triggers = stored_watermarks(airflow), stored_triggers(airflow)
+        airflow.start("triggerer")
+        system.wait_for_news(timeout=240)
+        events = [
+            {"asset": asset, "payload": _shortened(event.payload)}
+            for asset in sorted(_own_assets())
+            for event in airflow.metadata.asset_events(asset)
+            if event.timestamp > since
+        ]
+    stored = Stored(watermarks=watermarks, triggers=triggers, events=events)
+    assert not list(stored.lacks()), "once more: it lacks " + ", ".join(stored.lacks())
+    stored.write(STORED / __version__)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,15 @@ import contextlib
 import json
 import logging
 import os
+import time
+from dataclasses import replace
 
 import pytest
 
-from airflow.providers.watermark.sql import links
+from airflow.providers.watermark.sql import dbapi, links
 from devtools.databases import postgres
-from tests.databases.running import Running, connection, eventually, make_trigger, running
+from devtools.tcp_proxy import TcpProxy
+from tests.databases.running import PATIENCE, Running, connection, eventually, make_trigger, running
 from tests.databases.wire import Wire
 
 TABLE = "create table events (id int primary key, updated_at timestamptz default now(), note json)"
@@ -280,3 +283,48 @@ async def test_a_server_that_is_down_at_the_start_is_waited_for(payload):
             database.start()
             database.execute("insert into events values (1)")
             await goes_on(watcher)
+
+
+class TestANetworkThatDropsPackets:
+    """Nothing arrives, in neither direction, and nobody says so: a watcher must not wait for ever."""
+
+    async def test_postgres(self, server, payload, monkeypatch):
+        monkeypatch.setattr(links, "ANSWER_TIMEOUT", 1.0)
+        with TcpProxy(server.port) as network, connection(replace(server, port=network.port)) as conn_id:
+            async with running(conn_id, payload=payload) as watcher:
+                await watcher.until(lambda watcher: watcher.rows == 1)
+                network.hang()
+                server.execute("insert into events values (2)")
+                await watcher.error("a query failed (08003)")
+                network.heal()
+                await goes_on(watcher, rows=2)
+
+    async def test_watchers_of_one_connection_that_are_to_end(self, server, monkeypatch):
+        monkeypatch.setattr(links, "ANSWER_TIMEOUT", 1.0)
+        monkeypatch.setattr(links, "MAX_LINKS", 1)
+        with TcpProxy(server.port) as network, connection(replace(server, port=network.port)) as conn_id:
+            async with running(conn_id) as watcher, running(conn_id) as other:
+                await watcher.until(lambda watcher: watcher.rows == 1)
+                await other.until(lambda other: other.rows == 1)
+                network.hang()
+                began = time.monotonic()
+            assert time.monotonic() - began < PATIENCE
+
+    async def test_another_database(self, running_mariadb, monkeypatch):
+        monkeypatch.setattr(dbapi, "ANSWER_TIMEOUT", 1.0)
+        running_mariadb.execute("drop table if exists events")
+        running_mariadb.execute(
+            "create table events (id int primary key, updated_at datetime(6) default now(6))"
+        )
+        running_mariadb.execute("insert into events (id) values (1)")
+        with (
+            TcpProxy(running_mariadb.port) as network,
+            connection(replace(running_mariadb, port=network.port)) as conn_id,
+        ):
+            async with running(conn_id, payload="keys", cursor_timezone="UTC") as watcher:
+                await watcher.until(lambda watcher: watcher.rows == 1)
+                network.hang()
+                running_mariadb.execute("insert into events (id) values (2)")
+                await watcher.error("TimeoutError")
+                network.heal()
+                await goes_on(watcher, rows=2)

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,9 +24,9 @@ import pymysql
 import pytest
 
 from airflow.sdk import Connection
-from devtools import databases, server_process
+from devtools import databases, postgres_session, postgres_stress, server_process
 from devtools.databases import mariadb, postgres, standby_of
-from devtools.postgres_stress import NaivePoller, create_table, stress
+from devtools.postgres_stress import Habits, NaivePoller, Writers, create_table, stress
 from devtools.row_ledger import Committed, Delivery, Version, compare
 from devtools.s3_servers import ServerStartError
 
@@ -320,3 +321,104 @@ class TestStress:
         stamps = dict(running_postgres.execute("select stamp, count(*) from mixed group by stamp"))
         assert stamps.keys() == {"clock", "now"}
         assert running_postgres.execute("select max(version) > 1 from mixed") == [(True,)]
+
+
+def wait_until(condition, writers):
+    deadline = time.monotonic() + 60
+    while not condition():
+        writers.check()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def wait_for_commits(writers):
+    wanted = len(writers.committed.versions) + 50
+    wait_until(lambda: len(writers.committed.versions) >= wanted, writers)
+
+
+def prepared(database):
+    return set(database.execute("select gid from pg_prepared_xacts"))
+
+
+def crash_before_any_answer(database, writers):
+    """Crash while the commits of all 8 writers have taken effect, and wait for a standby that is missing."""
+    database.execute("alter system set synchronous_standby_names = 'nobody'")
+    database.execute("select pg_reload_conf()")
+    query = "select count(*) >= 8 from pg_stat_activity where wait_event = 'SyncRep'"
+    try:
+        wait_until(lambda: database.execute(query) == [(True,)], writers)
+        database.restart("immediate")
+    finally:
+        database.execute("alter system reset synchronous_standby_names")
+        database.execute("select pg_reload_conf()")
+
+
+class TestWritersOverOutages:
+    HABITS = Habits(two_phase=0.5, longest_pause=0.5)
+
+    def test_prepared_transactions_are_open_over_crashes(self):
+        with postgres() as database:
+            create_table(database)
+            survived = []
+            with Writers(database, writers=8, seed=4, habits=self.HABITS) as writers:
+                while len(survived) < 3:
+                    wait_for_commits(writers)
+                    before = prepared(database)
+                    database.restart("immediate")
+                    if both := before & prepared(database):
+                        survived.append(both)
+                database.restart("fast")
+                wait_for_commits(writers)
+            writers.check()  # the table holds what they say
+            assert prepared(database) == set()
+        assert writers.committed.transactions["ended by an outage"] > 8
+
+    def test_what_became_of_commits_without_an_answer_is_asked(self):
+        with postgres() as database:
+            create_table(database)
+            with Writers(database, writers=8, seed=5, habits=self.HABITS) as writers:
+                kinds = [f"ended by {kind} without an answer" for kind in ("commit", "commit prepared")]
+                while not all(writers.committed.transactions[kind] for kind in kinds):
+                    wait_for_commits(writers)
+                    crash_before_any_answer(database, writers)
+                    wait_for_commits(writers)
+            writers.check()
+
+    def test_a_wrong_guess_is_found_out(self, monkeypatch):
+        async def guess(*_):
+            return False
+
+        monkeypatch.setattr(postgres_stress._Run, "_is_committed", guess)
+        with postgres() as database:
+            create_table(database)
+            with Writers(database, writers=8, seed=6, habits=self.HABITS) as writers:
+                wait_for_commits(writers)
+                crash_before_any_answer(database, writers)
+                wait_for_commits(writers)
+            with pytest.raises(RuntimeError, match="events does not hold what its writers committed"):
+                writers.check()
+
+    async def test_transactions_that_a_crash_left_no_trace_of_are_not_committed(self, running_postgres):
+        create_table(running_postgres, "asked")
+        run = postgres_stress._Run(running_postgres.uri, "asked", self.HABITS, threading.Event())
+        async with postgres_session.Session(running_postgres.uri) as session:
+            for end, expected in (("commit", True), ("rollback", False)):
+                await session.execute("begin")
+                ((row, *write),) = await session.fetch(run._insert, "now", "some")
+                await session.execute(end)
+                writes = {row: postgres_stress._Write(*write)}
+                assert await run._is_committed(session, writes) == expected
+            lost = {row: writes[row]._replace(xid=str(int(writes[row].xid) + 1000))}
+            assert not await run._is_committed(session, lost)
+
+    def test_a_server_that_is_gone_for_good_ends_them(self, monkeypatch):
+        monkeypatch.setattr(postgres_session, "_LONGEST_OUTAGE", 0.5)
+        with postgres() as database:
+            create_table(database)
+            with Writers(database, writers=2, seed=7) as writers:
+                wait_for_commits(writers)
+                database.stop("immediate")
+                writers.join(timeout=60)
+                with pytest.raises(ExceptionGroup) as caught:
+                    writers.check()
+        assert caught.group_contains(ConnectionRefusedError)

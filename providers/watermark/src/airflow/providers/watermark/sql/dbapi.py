@@ -65,6 +65,10 @@ _NO_ROW_VALUES: Final = frozenset({"mssql", "oracle"})
 """Databases that cannot go on behind a row by an index."""
 
 
+ANSWER_TIMEOUT: Final = 3600.0
+"""Seconds for which an answer is waited for: who drops packets does not say so."""
+
+
 class DbApiDatabase:
     """
     One connection, used from one thread.
@@ -122,7 +126,7 @@ class DbApiDatabase:
         try:
             # The task SDK, which a hook may ask for its connection, finds its way back to this loop only so.
             call = sync_to_async(function, thread_sensitive=False, executor=self._thread)
-            return await call(*args)
+            return await asyncio.wait_for(call(*args), ANSWER_TIMEOUT)
         except ConfigurationError:
             raise
         except Exception as error:

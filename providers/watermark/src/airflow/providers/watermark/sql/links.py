@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
@@ -27,6 +27,9 @@ MAX_LINKS: Final = 4
 STATEMENT_TIMEOUT: Final = 300.0
 """Seconds after which the server ends a query; a sweep goes on behind the last page."""
 
+ANSWER_TIMEOUT: Final = STATEMENT_TIMEOUT + 30.0
+"""Seconds after which a connection without an answer is given up: who drops packets does not say so."""
+
 _SETTINGS: Final = {
     "default_transaction_read_only": "on",
     "statement_timeout": str(int(STATEMENT_TIMEOUT * 1000)),
@@ -42,8 +45,11 @@ _DAY: Final = 86_400_000_000
 
 
 # A role or a database may end sessions that rest between polls; the server has had that since its release 14.
-_NEVER_IDLE: Final = """
-SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'idle_session_timeout'
+# Firewalls forget connections that rest, some after four minutes, and drop what follows: the server speaks.
+_STAY_OPEN: Final = """
+SELECT pg_catalog.set_config(name, wanted, false)
+FROM (VALUES ('idle_session_timeout', '0'), ('tcp_keepalives_idle', '60')) AS settings (name, wanted)
+JOIN pg_catalog.pg_settings USING (name)
 """
 
 
@@ -122,9 +128,10 @@ class PostgresLink:
         """Tell the server who uses the connection now; behind a pooler, others would get that name."""
         if not self.pooled and self._told != self.title and self.connection is not None:
             self._told = self.title
-            await self.connection.execute(
-                "SELECT pg_catalog.set_config('application_name', $1, false)", self._told
-            )
+            with _answering(self.connection):
+                await self.connection.execute(
+                    "SELECT pg_catalog.set_config('application_name', $1, false)", self._told
+                )
 
     async def ensure_open(self) -> None:
         """
@@ -149,9 +156,10 @@ class PostgresLink:
             # connections that come with settings it does not know.
             connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT, statement_cache_size=0)
             try:
-                self.in_recovery, pid = await connection.fetchrow(
-                    "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.pg_backend_pid()"
-                )
+                with _answering(connection):
+                    self.in_recovery, pid = await connection.fetchrow(
+                        "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.pg_backend_pid()"
+                    )
                 # A pooler makes up the key that it hands to its clients.
                 self.pooled = pid != connection.get_server_pid()
                 if not self.pooled:
@@ -163,11 +171,12 @@ class PostgresLink:
                 options["server_settings"] |= _SETTINGS
                 connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT)
             try:
-                if not self.pooled:  # others would get it
-                    await connection.execute(_NEVER_IDLE)
-                await connection.set_type_codec(
-                    "interval", schema="pg_catalog", format="tuple", encoder=tuple, decoder=_read_interval
-                )
+                with _answering(connection):
+                    if not self.pooled:  # others would get it
+                        await connection.execute(_STAY_OPEN)
+                    await connection.set_type_codec(
+                        "interval", schema="pg_catalog", format="tuple", encoder=tuple, decoder=_read_interval
+                    )
             except BaseException:
                 connection.terminate()
                 raise
@@ -178,17 +187,19 @@ class PostgresLink:
         """
         Lend the connection for a question: read only, and for no longer than :data:`STATEMENT_TIMEOUT`.
 
-        Behind a pooler these are settings of a transaction, since a session is not ours alone there.
+        Behind a pooler these are settings of a transaction, since a session is not ours alone there. A
+        connection that does not answer for :data:`ANSWER_TIMEOUT` is ended, and so is the question.
         """
         async with self.lock:
-            if not self.pooled:
-                yield self.connection
-                return
-            async with self.connection.transaction(readonly=True):
-                await self.connection.execute(
-                    f"SET LOCAL statement_timeout = {_SETTINGS['statement_timeout']}"
-                )
-                yield self.connection
+            with _answering(self.connection):
+                if not self.pooled:
+                    yield self.connection
+                    return
+                async with self.connection.transaction(readonly=True):
+                    await self.connection.execute(
+                        f"SET LOCAL statement_timeout = {_SETTINGS['statement_timeout']}"
+                    )
+                    yield self.connection
 
     async def _options(self, hook_class: Any) -> dict[str, Any]:
         """Read the Airflow connection, with all that the Postgres hook makes of it."""
@@ -210,6 +221,20 @@ class PostgresLink:
                 "correct it"
             )
             raise ConfigurationError(msg) from error
+
+
+@contextlib.contextmanager
+def _answering(connection: Any) -> Generator[None]:
+    """
+    End a connection that does not answer in time.
+
+    Not by a time limit of asyncpg's: it would ask the server to cancel the query, and wait for its answer.
+    """
+    timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT, connection.terminate)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _import_driver() -> tuple[Any, Any]:
