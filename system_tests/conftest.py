@@ -44,6 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
     _services.end_by_sigterm_as_by_ctrl_c()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run first what needs no running system: that takes a processor and more, as long as it runs."""
+    items.sort(key=lambda item: "system" in getattr(item, "fixturenames", ()))
+
+
 def pytest_unconfigure() -> None:
     """Remove the scratch home."""
     shutil.rmtree(_HOME, ignore_errors=True)
