@@ -101,16 +101,18 @@ class AirflowHome:
             )
 
     def stop(
-        self, component: Component, number: signal.Signals = signal.SIGTERM, timeout: float = 30
+        self, component: Component, number: signal.Signals = signal.SIGTERM, timeout: float = 60
     ) -> None:
         """Signal a component, and return when nothing of it is left.
 
         :param timeout: seconds after which it is killed
+        :raises AirflowHomeError: it had to be killed
         """
         process = self._processes.pop(component)
         try:
             process.signal(number)
-            process.wait(timeout)
+            if process.wait(timeout) is None:
+                raise AirflowHomeError(f"{component} did not end by {number.name} within {timeout:.0f} s")
         finally:
             process.close()
 

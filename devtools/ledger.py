@@ -47,11 +47,13 @@ class Repeat(NamedTuple):
     :param at: when it came again
     :param age: seconds from the delivery before to the interruption that made it come again; None if there
         was no interruption between the two
+    :param before: when it had been delivered before
     """
 
     id: str
     at: datetime
     age: float | None
+    before: datetime
 
 
 class Deliveries:
@@ -83,7 +85,7 @@ class Deliveries:
         pairs = (
             (name, *pair) for (_, name), times in self._times.items() for pair in pairwise(sorted(times))
         )
-        return [Repeat(name, again, _age(first, again, interruptions)) for name, first, again in pairs]
+        return [Repeat(name, again, _age(first, again, interruptions), first) for name, first, again in pairs]
 
     def without_cause(self, interruptions: Sequence[Interruption]) -> set[str]:
         """Return the ids of what came again without an interruption that explains it."""

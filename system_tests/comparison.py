@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from devtools.ledger import Interruption, Repeat
 
 Period = tuple[float, float]
 """From when to when, in seconds since the epoch."""
@@ -16,6 +19,10 @@ UNDISTURBED = 30.0
 """Seconds without harm for which a version must have been there, to be promised although it was replaced.
 
 Watchers poll every two seconds; the rest is for a machine that does other things as well."""
+
+
+RECOVERED = 90.0
+"""Seconds after an interruption within which what was not committed must have come again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +55,19 @@ class Life:
             longest = max(longest, min(began, self.ended) - at)
             at = max(at, ended)
         return max(longest, self.ended - at) > UNDISTURBED
+
+
+def is_explained(repeat: Repeat, interruptions: Iterable[Interruption], uncommitted_at_most: float) -> bool:
+    """Tell whether something came again because its watcher ended before it was committed.
+
+    :param uncommitted_at_most: seconds for which that may have been before the interruption
+    """
+    before, recovery = timedelta(seconds=uncommitted_at_most), timedelta(seconds=RECOVERED)
+    return any(
+        each.began - before <= repeat.before <= each.ended
+        and each.began <= repeat.at <= each.ended + recovery
+        for each in interruptions
+    )
 
 
 def lost(lives: Iterable[Life], harms: Sequence[Period]) -> list[str]:

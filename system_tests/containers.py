@@ -180,9 +180,8 @@ def postgres(*, options: Options | None = None) -> Iterator[Postgres]:
 def mariadb() -> Iterator[MariaDB]:
     """Run MariaDB."""
     environment = {"MYSQL_ROOT_PASSWORD": "root", "MYSQL_DATABASE": "test"}
-    environment |= {"MYSQL_USER": "test", "MYSQL_PASSWORD": "test"}
     server = Container("mariadb", IMAGES["MARIADB"], 3306, environment)
-    login = {"user": "test", "password": "test", "dbname": "test"}
+    login = {"user": "root", "password": "root", "dbname": "test"}
     database = MariaDB(port=server.host_port, **login, server=server)
     with _removing(server):
         database.start()

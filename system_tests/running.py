@@ -22,6 +22,7 @@ import psycopg
 from devtools.airflow_home import AirflowHome, AirflowHomeError, Component
 from devtools.airflow_postgres import PostgresMetadata
 from devtools.guard import GuardedProcess
+from devtools.ledger import Interruption
 from devtools.s3_servers import free_port
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class RunningAirflow(AirflowHome):
     :param environment: of all components, besides our own
     :param dags: the files that are there from the start; they may be changed in :attr:`dags_folder`
     :ivar restarts: how often each component ended by itself, and was started again
+    :ivar ends: when that was noticed of the triggerer, whose watchers ended with it
     """
 
     metadata: PostgresMetadata
@@ -76,6 +78,7 @@ class RunningAirflow(AirflowHome):
         for file in dags:
             shutil.copy(file, self.dags_folder)
         self.restarts: Counter[Component] = Counter()
+        self.ends: list[Interruption] = []
         self._may_end = self._may_break = False
         super().__init__(
             path / "airflow",
@@ -189,6 +192,9 @@ class RunningAirflow(AirflowHome):
             self.stop(component)
             self.start(component)
             self.restarts[component] += 1
+            if component == "triggerer":
+                now = datetime.now(UTC)
+                self.ends.append(Interruption("it ended by itself", now, now))
         if not (self._may_end or self._may_break) and (errors := self.metadata.import_errors()):
             raise AirflowHomeError("\n".join(["A Dag file does not import:", *errors]))
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from devtools.ledger import Interruption
 from system_tests.results import Result, Results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from devtools.tcp_proxy import TcpProxy
-    from system_tests.comparison import Period
     from system_tests.running import RunningAirflow
     from system_tests.services import Services
     from system_tests.traffic import Source
-
-_BEGINNING = datetime.fromtimestamp(0, UTC)
 
 SETTLE_WITHIN = 120.0
 """Seconds within which whatever was changed must be with a Dag run, once the harm is over."""
@@ -42,8 +39,9 @@ class System:
     """All that a test of a fault needs.
 
     :param small_disk: the folder of the object store for watermarks, which only one test uses
-    :ivar harms: when watchers could not be asked to read their sources, so far
-    :ivar orders: the keys of what was put for the example Dag that loads objects
+    :ivar harms: what was done to whom, so far
+    :ivar checks: the ids of what :meth:`check_that_tasks_run` put for an example Dag
+    :ivar is_complete: whether all is to be compared when the writers have ended: set in the end
     """
 
     services: Services
@@ -52,10 +50,11 @@ class System:
     sources: list[Source]
     small_disk: Path
     results: Results
-    harms: list[Period] = field(default_factory=list)
-    orders: list[str] = field(default_factory=list)
+    harms: list[Harm] = field(default_factory=list)
+    checks: set[str] = field(default_factory=set)
+    is_complete: bool = False
     _compared: dict[str, int] = field(default_factory=dict)
-    _compared_at: datetime = _BEGINNING
+    _told: set[str] = field(default_factory=set)
     _former: list[Source] = field(default_factory=list)
 
     @contextlib.contextmanager
@@ -72,9 +71,8 @@ class System:
         try:
             yield fault
         finally:
-            if fault.began is not None:
-                self.harms.append((fault.began, time.time()))
-        lost, wrong = self._settle(fault.interruptions, settle_within)
+            fault.over = time.time()
+        lost, wrong = self._settle(settle_within)
         result = fault.result(name, lost)
         self.results.rows.append(result)
         print(f"{name}: {result}")
@@ -85,7 +83,7 @@ class System:
 
         :raises AssertionError: something was lost, or came again
         """
-        _, wrong = self._settle((), SETTLE_WITHIN)
+        _, wrong = self._settle(SETTLE_WITHIN)
         assert not wrong, f"without a fault: {wrong}"
 
     @contextlib.contextmanager
@@ -98,9 +96,7 @@ class System:
             self.sources.remove(source)
             self._former.append(source)
 
-    def _settle(
-        self, interruptions: Sequence[Interruption], within: float
-    ) -> tuple[int, dict[str, dict[str, list[str]]]]:
+    def _settle(self, within: float) -> tuple[int, dict[str, dict[str, list[str]]]]:
         """Wait until nothing is wrong, and return what is lost, and all that is wrong all the same.
 
         A writer may learn later than a watcher that its change was made: what was never made is waited for.
@@ -109,44 +105,59 @@ class System:
         deadline = time.monotonic() + within
         while True:
             self.airflow.check()
-            began = datetime.now(UTC)
             for source in self.sources:
                 source.check()
                 source.collect(self.airflow)
-            lost = {s.name: s.lost(self._first(s), last[s.name], self.harms) for s in self.sources}
-            wrong = {s.name: self._wrong(lost[s.name], s, interruptions) for s in self.sources}
+            lost = {s.name: self._lost(s, self._first(s), last[s.name]) for s in self.sources}
+            wrong = {s.name: self._wrong(lost[s.name], s) for s in self.sources}
             wrong = {name: found for name, found in wrong.items() if found}
             if not wrong or time.monotonic() > deadline:
                 self._compared |= last
-                self._compared_at = began
-                return sum(map(len, lost.values())), wrong
+                self._told |= {name for found in wrong.values() for names in found.values() for name in names}
+                few = {
+                    name: {fault: names[:5] for fault, names in found.items()}
+                    for name, found in wrong.items()
+                }
+                return sum(map(len, lost.values())), few
             time.sleep(1)
 
     def _first(self, source: Source) -> int:
         """Return the first change of a source that no comparison has looked at."""
         return self._compared.get(source.name, 0)
 
-    def _wrong(
-        self, lost: list[str], source: Source, interruptions: Sequence[Interruption]
-    ) -> dict[str, list[str]]:
-        found = source.faults(self._compared_at, interruptions)
-        return {fault: names[:5] for fault, names in {"lost": lost, **found}.items() if names}
+    def _lost(self, source: Source, first: int, last: int) -> list[str]:
+        now = time.time()
+        periods = [(each.began, each.fault.over or now) for each in self.harms if each.concerns(source)]
+        return source.lost(first, last, sorted(periods))
+
+    def _wrong(self, lost: list[str], source: Source) -> dict[str, list[str]]:
+        """Return what is wrong, and was not told before: one test's failure is not to fail the next."""
+        interruptions = [each.interruption for each in self.harms if each.concerns(source)]
+        explained = [*(each for each in interruptions if each is not None), *self.airflow.ends]
+        found = {"lost": lost, **source.faults(explained)}
+        new = {fault: [name for name in names if name not in self._told] for fault, names in found.items()}
+        return {fault: names for fault, names in new.items() if names}
 
     def summarize(self) -> None:
-        """Add the row of the table that tells of the whole run, up to the last comparison."""
+        """Add the row of the table that tells of the whole run, up to the last comparison.
+
+        :raises AssertionError: something was lost
+        """
         sources = [*self.sources, *self._former]
         delays = [life.delay for source in sources for life in source.lives(0, self._first(source))]
+        lost = [name for source in sources for name in self._lost(source, 0, self._first(source))]
         self.results.rows.append(
             Result(
                 fault="from the first change to the last",
                 interruptions=sum(row.interruptions for row in self.results.rows),
                 changes=sum(map(self._first, sources)),
-                lost=sum(len(source.lost(0, self._first(source), self.harms)) for source in sources),
-                repeated=sum(len(source.repeats(_BEGINNING)) for source in sources),
+                lost=len(lost),
+                repeated=sum(len(source.repeats()) for source in sources),
                 longest_delay=max((delay for delay in delays if delay is not None), default=0.0),
                 restarts=self.airflow.restarts.total(),
             )
         )
+        assert not lost, f"in all: {lost[:5]}"
 
     def wait_for_news(self, *names: str, timeout: float = 120) -> None:
         """Wait until Dag runs were given something of each source that was changed after this call.
@@ -179,17 +190,16 @@ class System:
 
     def check_that_tasks_run(self) -> None:
         """See an object through all of Airflow: its event, a run, and a task in a process of its own."""
-        metadata, key = self.airflow.metadata, f"orders/check-{len(self.orders)}.csv"
+        metadata, key = self.airflow.metadata, f"orders/check-{len(self.checks)}.csv"
         self.services.s3.client().put_object(Bucket="lake", Key=key, Body=b"order")
-        self.orders.append(key)
 
         def is_loaded() -> bool:
             events = metadata.asset_events("orders")
             ids = {change["id"] for event in events for change in event.changes if change["key"] == key}
+            self.checks.update(ids)
             loaded = {each for found in metadata.returned("load_new_objects", "load") for each in found.value}
-            return bool(ids & loaded) and {run.state for run in metadata.dag_runs("load_new_objects")} == {
-                "success"
-            }
+            states = {run.state for run in metadata.dag_runs("load_new_objects")}
+            return bool(ids & loaded) and not states & {"queued", "running"}
 
         self.airflow.wait_until(f"task that loaded {key}", is_loaded)
 
@@ -197,35 +207,39 @@ class System:
 class Fault:
     """A fault under way.
 
-    :ivar began: when harm was done first, in seconds since the epoch; None before
-    :ivar interruptions: what ended watchers: it explains what was delivered again
+    :ivar over: when the test was done with it, and watchers went on, in seconds since the epoch; None before
     """
 
     def __init__(self, system: System) -> None:
         self._system = system
         self._restarts = system.airflow.restarts.total()
-        self._began_at = datetime.now(UTC)
+        self._began = datetime.now(UTC)
         self._changes = {source.name: source.changes for source in system.sources}
         self._count = 0
-        self.began: float | None = None
-        self.interruptions: list[Interruption] = []
+        self.over: float | None = None
 
     @contextlib.contextmanager
-    def interruption(self, kind: str, *, ends_watchers: bool = True, lasts: float = 0) -> Iterator[None]:
-        """Say that harm is done meanwhile.
+    def interruption(
+        self, kind: str, *, of: Collection[str] | None = None, ends_watchers: bool = True, lasts: float = 0
+    ) -> Iterator[None]:
+        """Say that harm is done meanwhile, from which watchers recover by the end of the fault.
 
         :param kind: what it is
-        :param ends_watchers: whether watchers may end by it, so that what they had not committed comes again;
-            if no interruption of a fault does, nothing may come again
-        :param lasts: for how many seconds after it watchers may still end
+        :param of: the names of the sources whose watchers it is done to; by default all
+        :param ends_watchers: whether they may end by it, so that what they had not committed comes again;
+            else nothing may
+        :param lasts: for how many seconds after it they may still end
         """
         self._count += 1
         began = datetime.now(UTC)
-        self.began = self.began or began.timestamp()
-        yield
-        if ends_watchers:
-            ended = datetime.fromtimestamp(time.time() + lasts, UTC)
-            self.interruptions.append(Interruption(kind, began, ended))
+        harm = Harm(self, began.timestamp(), of)
+        self._system.harms.append(harm)
+        try:
+            yield
+        finally:
+            if ends_watchers:
+                ended = datetime.now(UTC) + timedelta(seconds=lasts)
+                harm.interruption = Interruption(kind, began, ended)
 
     def result(self, name: str, lost: int) -> Result:
         """Return the row of the table: what was changed, and came again, since the fault began."""
@@ -235,12 +249,33 @@ class Fault:
             for source in system.sources
             for life in source.lives(first.get(source.name, 0), source.changes)
         ]
+        repeats = [each for source in system.sources for each in source.repeats()]
         return Result(
             fault=name,
             interruptions=self._count,
             changes=sum(source.changes - first.get(source.name, 0) for source in system.sources),
             lost=lost,
-            repeated=sum(len(source.repeats(self._began_at)) for source in system.sources),
+            repeated=sum(each.at >= self._began for each in repeats),
             longest_delay=max((delay for delay in delays if delay is not None), default=0.0),
             restarts=system.airflow.restarts.total() - self._restarts,
         )
+
+
+@dataclass(slots=True)
+class Harm:
+    """What an interruption did.
+
+    :param fault: whose interruption it is; watchers read their sources again by its end
+    :param began: in seconds since the epoch
+    :param of: the names of the sources whose watchers it is done to; None for all
+    :ivar interruption: which explains what comes again; None if watchers do not end by it, or have not yet
+    """
+
+    fault: Fault
+    began: float
+    of: Collection[str] | None
+    interruption: Interruption | None = None
+
+    def concerns(self, source: Source) -> bool:
+        """Tell whether it is done to the watcher of a source."""
+        return self.of is None or source.name in self.of

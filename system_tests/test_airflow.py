@@ -37,7 +37,7 @@ def test_a_restart_of_the_metadata_database(system: System) -> None:
 def test_a_metadata_database_that_is_away_for_a_minute(system: System) -> None:
     """Nothing can be stored meanwhile, and so nothing is committed."""
     with system.airflow.components_may_end(), system.fault("metadata database: away for 60 s") as fault:
-        with fault.interruption("away", lasts=60):
+        with fault.interruption("away", lasts=30):
             system.services.metadata.stop()
             time.sleep(60)
             system.services.metadata.start()
@@ -52,7 +52,10 @@ def test_a_component_that_watchers_do_not_need_to_go_on(system: System, componen
     airflow = system.airflow
     with system.fault(f"{component}: SIGKILL, SIGTERM") as fault:
         for number in (signal.SIGKILL, signal.SIGTERM):
-            with fault.interruption(number.name, ends_watchers=False), _started_again(airflow, component):
+            with (
+                fault.interruption(number.name, of=(), ends_watchers=False),
+                _started_again(airflow, component),
+            ):
                 airflow.stop(component, number)
                 system.wait_for_events()
             airflow.wait_for_heartbeat(component)

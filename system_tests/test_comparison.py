@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from devtools.airflow_metadata import AssetEvent
-from devtools.ledger import GcsLedger
+from devtools.ledger import GcsLedger, Interruption, Repeat
 from devtools.row_ledger import Committed, Version
-from system_tests.comparison import UNDISTURBED, Life, lost
+from system_tests.comparison import RECOVERED, UNDISTURBED, Life, is_explained, lost
 from system_tests.results import Results
 from system_tests.system import System
 from system_tests.traffic import Objects, Rows, Windows
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.quick
 
 LONG = UNDISTURBED + 1
+STAMP = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,7 @@ class _Airflow:
 
     def __init__(self) -> None:
         self.restarts: Counter[str] = Counter()
+        self.ends: list[Interruption] = []
         self.events: list[AssetEvent] = []
         self.metadata = self
 
@@ -162,24 +164,55 @@ def test_what_is_planted_is_found(done: Callable[[_World], None], found: str | N
         assert f"{{'objects': {found}}}" in str(caught.value)
 
 
-def _bring_about(world: _World, done: Callable[[_World], None], *, ends_watchers: bool = False) -> None:
+def _bring_about(
+    world: _World, done: Callable[[_World], None], *, of: str | None = None, ends_watchers: bool = False
+) -> None:
     with world.system.fault("harm", settle_within=0) as fault:
-        with fault.interruption("harm", ends_watchers=ends_watchers):
+        with fault.interruption("harm", of=of and (of,), ends_watchers=ends_watchers):
             time.sleep(0.01)
         done(world)
 
 
-def test_a_repeat_needs_a_cause_of_its_own_fault() -> None:
-    """One that ended watchers, soon after the first delivery."""
+def test_a_repeat_needs_an_interruption_that_ended_its_own_watcher_soon_after() -> None:
+    """Nothing else explains it: not one of another watcher, nor one long after, nor one before."""
     world = _World()
     world.deliver(old := world.put("old"), ago=100)
     world.deliver(new := world.put("new"))
-    _bring_about(world, lambda world: world.deliver(new), ends_watchers=True)
+    again: Callable[[_World], None] = lambda world: world.deliver(new)  # noqa: E731
+    _bring_about(world, again, of="objects", ends_watchers=True)
+    with pytest.raises(AssertionError, match=r"repeated without cause.*new/3"):
+        _bring_about(world, again)
+    world.deliver(newer := world.put("newer"))
+    with pytest.raises(AssertionError, match=r"repeated without cause.*newer/4"):
+        _bring_about(world, lambda world: world.deliver(newer), of="others", ends_watchers=True)
     with pytest.raises(AssertionError, match=r"repeated without cause.*old/2"):
         _bring_about(world, lambda world: world.deliver(old), ends_watchers=True)
-    with pytest.raises(AssertionError, match=r"repeated without cause.*new/3"):
-        _bring_about(world, lambda world: world.deliver(new))
-    assert [row.repeated for row in world.system.results.rows] == [1, 1, 1]
+    assert [row.repeated for row in world.system.results.rows] == [1, 1, 1, 1]
+    world.system.check()  # what was told once is not told again
+
+
+@pytest.mark.parametrize(
+    ("before", "again", "is_cause"),
+    [
+        pytest.param(-14, 5, True, id="it was not committed yet"),
+        pytest.param(-16, 5, False, id="it was committed"),
+        pytest.param(4, 5, True, id="it was delivered while the watcher could end"),
+        pytest.param(11, 12, False, id="it was delivered afterwards"),
+        pytest.param(-5, -1, False, id="it came again before"),
+        pytest.param(-5, 10 + RECOVERED - 1, True, id="it came again after the start"),
+        pytest.param(-5, 10 + RECOVERED + 1, False, id="it came again much later"),
+    ],
+)
+def test_an_interruption_explains_what_was_not_committed(
+    before: float, again: float, *, is_cause: bool
+) -> None:
+    """It lasts for ten seconds, and what is not committed is at most 15 seconds old."""
+
+    def at(seconds: float) -> datetime:
+        return STAMP + timedelta(seconds=seconds)
+
+    repeat = Repeat("it", at(again), None, at(before))
+    assert is_explained(repeat, [Interruption("kill", at(0), at(10))], 15) == is_cause
 
 
 def test_an_epoch_that_was_asked_for_is_no_repeat() -> None:
@@ -194,7 +227,6 @@ def _row(number: int, stamp: datetime) -> Version:
     return Version(number, 1, stamp, time.monotonic() - 1, time.monotonic())
 
 
-STAMP = datetime(2026, 3, 1, tzinfo=UTC)
 ROW = {"id": "1", "key": {"id": 1}, "cursor": {"type": "timestamp", "value": STAMP.isoformat()}}
 
 
@@ -212,7 +244,7 @@ def test_a_row_is_the_one_that_was_committed(change: dict[str, Any], found: list
     source = Rows("rows", cast("Any", SimpleNamespace(committed=Committed([_row(1, STAMP)]))))
     airflow.store(change)
     source.collect(cast("Any", airflow))
-    wrong = {"lost": source.lost(0, 1, []), **source.faults(STAMP, ())}
+    wrong = {"lost": source.lost(0, 1, []), **source.faults(())}
     assert sorted(fault for fault, names in wrong.items() if names) == found
 
 

@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from system_tests.system import System
+    from system_tests.system import Fault, System
 
 CANCELLED_WITHIN = 5.0
 """How long a trigger may go on after its row is gone, in seconds: the triggerer looks once a second."""
@@ -29,8 +29,19 @@ def texts(system: System) -> Iterator[dict[str, str]]:
 
 
 def _write(system: System, texts: dict[str, str]) -> None:
+    """Replace Dag files, none of which is ever half there."""
     for name, text in texts.items():
-        (system.airflow.dags_folder / f"{name}.py").write_text(text)
+        file = system.airflow.dags_folder / f"{name}.py"
+        file.with_suffix(".new").write_text(text)
+        file.with_suffix(".new").replace(file)
+
+
+def _wait_for_ends(system: System, fault: Fault) -> None:
+    """Wait until no watcher is left; the first of them ends when its Dag file is next parsed."""
+    airflow = system.airflow
+    airflow.wait_until("end of a watcher", lambda: not all(_watching(system)), timeout=240)
+    with fault.interruption("end of the watchers", lasts=CANCELLED_WITHIN):
+        airflow.wait_until("end of the watchers", lambda: not any(_watching(system)), timeout=240)
 
 
 @pytest.mark.quick
@@ -39,15 +50,14 @@ def test_dags_that_are_paused_and_unpaused(system: System) -> None:
     """No watcher runs meanwhile; changes wait in the source."""
     airflow = system.airflow
     with system.fault("Dags: paused and unpaused") as fault:
-        with fault.interruption("pause", lasts=CANCELLED_WITHIN):
-            try:
-                for source in system.sources:
-                    airflow.pause_dag(source.name)
-                airflow.wait_until("end of the watchers", lambda: not any(_watching(system)))
-                time.sleep(5)
-            finally:
-                for source in system.sources:
-                    airflow.unpause_dag(source.name)
+        try:
+            for source in system.sources:
+                airflow.pause_dag(source.name)
+            _wait_for_ends(system, fault)
+            time.sleep(5)
+        finally:
+            for source in system.sources:
+                airflow.unpause_dag(source.name)
         airflow.wait_until("return of the watchers", lambda: all(_watching(system)))
         system.wait_for_news()
 
@@ -98,11 +108,10 @@ def test_dag_files_that_are_deleted_and_restored(system: System, texts: dict[str
     airflow = system.airflow
     # A file that goes while it is being parsed is an import error for a moment.
     with airflow.files_may_break(), system.fault("Dag files: deleted and restored") as fault:
-        with fault.interruption("deleted", lasts=CANCELLED_WITHIN):
-            for name in texts:
-                (airflow.dags_folder / f"{name}.py").unlink()
-            airflow.wait_until("end of the watchers", lambda: not any(_watching(system)), timeout=240)
-            time.sleep(10)
+        for name in texts:
+            (airflow.dags_folder / f"{name}.py").unlink()
+        _wait_for_ends(system, fault)
+        time.sleep(10)
         _write(system, texts)
         airflow.wait_until("return of the watchers", lambda: all(_watching(system)), timeout=240)
         system.wait_for_news(timeout=240)

@@ -27,7 +27,7 @@ def test_postgres_crashes_under_a_prepared_transaction(system: System) -> None:
     with system.fault("Postgres: 2 crashes and a restart under a prepared transaction") as fault:
         with _prepared_transaction(system, "held"):
             for mode in MODES:
-                with fault.interruption(mode, ends_watchers=False):
+                with fault.interruption(mode, of=("rows", "windows"), ends_watchers=False):
                     restarted = airflow.log_size()
                     system.services.postgres.restart(mode)
                 _wait_until_told(system, restarted, "prepared transaction held of role")
@@ -43,7 +43,7 @@ def test_mariadb_crashes(system: System) -> None:
     logged = airflow.log_size()
     with system.fault("MariaDB: 2 crashes and a restart") as fault:
         for mode in MODES:
-            with fault.interruption(mode, ends_watchers=False):
+            with fault.interruption(mode, of=("mariadb_rows",), ends_watchers=False):
                 system.services.mariadb.restart(mode)
             system.wait_for_news("mariadb_rows")
     others = {"s3_objects", "gcs_objects", "rows", "windows"}

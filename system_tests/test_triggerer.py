@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -29,9 +30,10 @@ def test_a_frozen_triggerer_that_wakes_up_after_another_took_over(system: System
     """The other one takes over after the health check's threshold; while both run, changes may come twice."""
     airflow = system.airflow
     with airflow.components_may_end(), system.fault("triggerer: frozen, taken over, woken up") as fault:
-        with airflow.another_triggerer():
+        with contextlib.ExitStack() as other:
+            other.enter_context(airflow.another_triggerer())
             time.sleep(10)  # it is up, and has nothing to do
-            with fault.interruption("frozen", lasts=60):
+            with fault.interruption("frozen", lasts=15):
                 airflow.signal_all("triggerer", signal.SIGSTOP)
                 try:
                     system.wait_for_news()
@@ -39,4 +41,6 @@ def test_a_frozen_triggerer_that_wakes_up_after_another_took_over(system: System
                     airflow.signal_all("triggerer", signal.SIGCONT)
             system.wait_for_news()
             time.sleep(20)
+            with fault.interruption("the other one stopped"):
+                other.close()
         system.wait_for_news()

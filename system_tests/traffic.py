@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from devtools.row_deliveries import DeliveredRows, DeliveredWindows
-from system_tests.comparison import Life, lost
+from system_tests.comparison import Life, is_explained, lost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,25 +80,21 @@ class Source(ABC):
         """Return which of these changes no Dag run was given, though they were promised."""
         return lost(self.lives(first, last), harms)
 
-    def repeats(self, since: datetime, interruptions: Sequence[Interruption] = ()) -> list[Repeat]:
-        """Return what came again from a moment on.
-
-        :param interruptions: what may explain it
-        """
+    def repeats(self) -> list[Repeat]:
+        """Return what came again so far."""
         deliveries: Deliveries = self.deliveries
-        return [each for each in deliveries.repeats(interruptions) if each.at >= since]
+        return deliveries.repeats(())
 
-    def faults(self, since: datetime, interruptions: Sequence[Interruption]) -> dict[str, list[str]]:
+    def faults(self, interruptions: Sequence[Interruption]) -> dict[str, list[str]]:
         """Return by what is wrong with it all that should not be, losses aside.
 
-        :param since: repeats before it were judged already
-        :param interruptions: which may explain those that came later
+        :param interruptions: which may explain what came again
         """
         found: dict[str, list[str]] = self.deliveries.faults(())
         odd = [
             each.id
-            for each in self.repeats(since, interruptions)
-            if each.age is None or each.age > self._uncommitted_at_most
+            for each in self.repeats()
+            if not is_explained(each, interruptions, self._uncommitted_at_most)
         ]
         unasked = [str(epoch) for epoch in self.deliveries.epochs if epoch > self.epoch]
         kept = {fault: names for fault, names in found.items() if fault not in {"lost", _REPEATED}}

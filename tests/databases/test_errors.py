@@ -325,6 +325,6 @@ class TestANetworkThatDropsPackets:
                 await watcher.until(lambda watcher: watcher.rows == 1)
                 network.hang()
                 running_mariadb.execute("insert into events (id) values (2)")
-                await watcher.error("TimeoutError")
+                await watcher.error("failed (TimeoutError)")
                 network.heal()
                 await goes_on(watcher, rows=2)

@@ -10,11 +10,13 @@ import logging
 import sqlite3
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pytest
 
 from devtools.databases import mariadb
+from devtools.tcp_proxy import TcpProxy
 from tests.contract.supervisor import supervisor
 from tests.databases.running import Running, connection, eventually, make_trigger, running
 
@@ -104,6 +106,29 @@ class TestMariaDB:
                 assert watcher.rows == 0
         async with running(mariadb_id, cursor_timezone="UTC") as watcher:  # that session has rolled back
             await watcher.until(lambda watcher: watcher.rows == 1)
+
+    async def test_an_open_transaction_is_not_missed_when_the_question_for_it_gets_no_answer(self, table):
+        with (
+            TcpProxy(table.port) as network,
+            connection(replace(table, port=network.port)) as conn_id,
+            contextlib.closing(table.connect()) as session,
+            session.cursor() as cursor,
+        ):
+            cursor.execute("begin")
+            cursor.execute("insert into events values (1, utc_timestamp(6))")
+            async with running(conn_id, cursor_timezone="UTC") as watcher:
+                await asyncio.sleep(0.3)
+                table.execute("insert into events values (2, utc_timestamp(6))")
+                await asyncio.sleep(1.5)
+                network.cut(b"trx_mysql_thread_id")  # the name of a column of the answer
+                await eventually(lambda: network.cut_off, "answer that is cut off")
+                network.heal()
+                await watcher.sweeps(3)
+                assert watcher.rows == 0
+                cursor.execute("commit")
+                await watcher.until(lambda watcher: watcher.rows == 2)
+                (error,) = watcher.errors
+                assert "reading innodb_trx failed" in error
 
     @pytest.mark.parametrize("payload", ["window", "rows"])
     async def test_timestamps_are_instants_whatever_the_zones_of_the_server(self, monkeypatch, payload):

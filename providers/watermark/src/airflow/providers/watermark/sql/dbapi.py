@@ -60,6 +60,9 @@ _CACHED: Final = 0.11
 
 _LOOKS: Final = 3
 
+_CANNOT_BE_READ: Final = frozenset({1044, 1109, 1142, 1143, 1146, 1227})
+"""Errors of MySQL and MariaDB: the user may not read a table, or there is none."""
+
 
 _NO_ROW_VALUES: Final = frozenset({"mssql", "oracle"})
 """Databases that cannot go on behind a row by an index."""
@@ -200,6 +203,8 @@ class DbApiDatabase:
             try:
                 is_new, seconds = await self._call("reading innodb_trx", self._read_transactions)
             except (ConfigurationError, SourceError) as error:
+                if _number(error.__cause__) not in _CANNOT_BE_READ:
+                    raise  # what cannot be asked just now may hold anything back
                 self._sees_transactions = False
                 self._log.info(
                     "innodb_trx cannot be read (%s): transactions that take longer than late_arrival may "
@@ -253,6 +258,13 @@ class DbApiDatabase:
             # Of a statement that binds its values, the driver's sentence names only what stands in it.
             return ConfigurationError(f"{where}: {original}; correct the trigger's arguments, or its grants")
         return SourceError(f"{where}; it is tried again, and nothing is lost")
+
+
+def _number(error: BaseException | None) -> int | None:
+    """Give the number of a server's error, by which drivers agree; their classes differ."""
+    original = getattr(error, "orig", None)
+    number = getattr(original, "errno", None) or next(iter(getattr(original, "args", ())), None)
+    return number if isinstance(number, int) else None
 
 
 def _in_utc(value: Any) -> Any:

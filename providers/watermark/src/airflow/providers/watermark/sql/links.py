@@ -28,7 +28,7 @@ STATEMENT_TIMEOUT: Final = 300.0
 """Seconds after which the server ends a query; a sweep goes on behind the last page."""
 
 ANSWER_TIMEOUT: Final = STATEMENT_TIMEOUT + 30.0
-"""Seconds after which a connection without an answer is given up: who drops packets does not say so."""
+"""Seconds after which a question without a whole answer is given up: who drops packets does not say so."""
 
 _SETTINGS: Final = {
     "default_transaction_read_only": "on",
@@ -188,7 +188,7 @@ class PostgresLink:
         Lend the connection for a question: read only, and for no longer than :data:`STATEMENT_TIMEOUT`.
 
         Behind a pooler these are settings of a transaction, since a session is not ours alone there. A
-        connection that does not answer for :data:`ANSWER_TIMEOUT` is ended, and so is the question.
+        connection that has not answered after :data:`ANSWER_TIMEOUT` is ended, and so is the question.
         """
         async with self.lock:
             with _answering(self.connection):
