@@ -165,6 +165,16 @@ class AirflowHome:
         if errors := self.metadata.import_errors():
             raise AirflowHomeError("\n".join(["A Dag file does not import:", *errors]))
 
+    def command_line(self, *arguments: str) -> str:
+        """Run a command of this package's, beside the running Airflow, and return what it printed."""
+        command = [str(self._python), "-m", "airflow.providers.watermark", *arguments]
+        done = subprocess.run(
+            command, env=self.environment, cwd=self.path, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise AirflowHomeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
     def log_tails(self) -> str:
         """Return the last lines of every component's log."""
         parts = []

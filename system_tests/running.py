@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import urllib.request
 from collections import Counter
@@ -150,16 +149,6 @@ class RunningAirflow(AirflowHome):
             process.signal(signal.SIGTERM)
             process.wait(30)
             process.close()
-
-    def command_line(self, *arguments: str) -> str:
-        """Run a command of this package's, beside the running Airflow, and return what it printed."""
-        command = [sys.executable, "-m", "airflow.providers.watermark", *arguments]
-        done = subprocess.run(
-            command, env=self.environment, cwd=self.path, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise AirflowHomeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-        return done.stdout
 
     @contextlib.contextmanager
     def components_may_end(self) -> Iterator[None]:

@@ -1,5 +1,7 @@
 """Hundreds of watchers in one triggerer, with changes that arrive: ``SYSTEM_TEST_MINUTES``, by default 10.
 
+Their watermarks are in the ``sql`` store, as the documentation recommends it for so many.
+
 ``SYSTEM_TEST_WATCHERS`` and ``SYSTEM_TEST_POLL_INTERVAL`` (seconds) make a short run of fewer meaningful.
 """
 
@@ -26,6 +28,7 @@ from system_tests.probe import TICK, coverage, growth
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from devtools.databases import Postgres
     from system_tests.probe import Line
     from system_tests.scale import Key
     from system_tests.services import Services
@@ -76,13 +79,16 @@ def _run(services: Services, path: Path) -> scale.Run:
     """Start everything, make changes until all is delivered, and say what happened."""
     probe = path / "probe.jsonl"
     scale.make_sources(services)
-    airflow, metadata = _airflow(services, path, probe)
+    services.metadata.execute("create database watermarks")
+    store = replace(services.metadata, dbname="watermarks")
+    airflow, metadata = _airflow(services, store, path, probe)
     with airflow, contextlib.closing(metadata):
+        airflow.command_line("migrate")
         airflow.start("dag-processor", "triggerer")
         airflow.wait_until("line of the probe", lambda: probe.exists() and probe.read_text(), timeout=600)
         airflow.wait_until(
             "watermark of each watcher",
-            lambda: len(metadata.variable_names("watermark:")) >= WATCHERS,
+            lambda: store.execute("select count(*) from asset_watermarks")[0][0] >= WATCHERS,
             timeout=600,
         )
         began = time.time()
@@ -118,7 +124,9 @@ def _make_changes(services: Services, airflow: AirflowHome) -> tuple[float, dict
     return ended, changes.made
 
 
-def _airflow(services: Services, path: Path, probe: Path) -> tuple[AirflowHome, PostgresMetadata]:
+def _airflow(
+    services: Services, store: Postgres, path: Path, probe: Path
+) -> tuple[AirflowHome, PostgresMetadata]:
     services.metadata.execute("create database scale")
     metadata = PostgresMetadata(replace(services.metadata, dbname="scale"))
     scale.write_dags(path / "dags", WATCHERS, POLL_INTERVAL, probe)
@@ -129,10 +137,13 @@ def _airflow(services: Services, path: Path, probe: Path) -> tuple[AirflowHome, 
             "s3_source": services.s3.airflow_connection_json(),
             "google_cloud_default": services.gcs.airflow_connection_json(),
             "pg_source": services.postgres.airflow_connection_json(),
+            "watermarks": store.airflow_connection_json(),
         },
         environment={
             "STORAGE_EMULATOR_HOST": services.gcs.endpoint_url,
             "PYTHONPATH": str(Path(__file__).parents[1]),
+            "AIRFLOW__WATERMARK__STORE": "airflow.providers.watermark.stores.sql.SqlStore",
+            "AIRFLOW__WATERMARK__SQL_CONN_ID": "watermarks",
             # Ten Dag files need not be read again all the time.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
         },

@@ -19,6 +19,7 @@ class Cycle:
 def fresh(monkeypatch):
     monkeypatch.setattr(heap, "_began", None)
     monkeypatch.setattr(heap, "_last", None)
+    monkeypatch.setattr(heap, "_ends", 0.0)
     gc.unfreeze()
     yield
     gc.unfreeze()
@@ -50,6 +51,29 @@ def test_a_process_that_has_started_long_ago_is_left_alone(monkeypatch):
     monkeypatch.setattr(heap.time, "monotonic", lambda: now)
     heap.freeze()
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize(
+    ("begins", "later", "is_starting"),
+    [
+        pytest.param([200], 490, True, id="another watcher began"),
+        pytest.param([200], 510, False, id="another began long ago"),
+        pytest.param([200, 450, 700], 990, True, id="one after the other began"),
+        pytest.param([250 * n for n in range(5)], 1190, True, id="many began"),
+        pytest.param([250 * n for n in range(6)], 1210, False, id="they do not end to begin"),
+    ],
+)
+def test_a_process_is_starting_as_long_as_watchers_begin(monkeypatch, begins, later, is_starting):
+    now = began = time.monotonic()
+    monkeypatch.setattr(heap.time, "monotonic", lambda: now)
+    heap.freeze(begins=True)
+    for seconds in begins:
+        now = began + seconds
+        heap.freeze(begins=True)
+    gc.unfreeze()
+    now = began + later
+    heap.freeze()
+    assert (gc.get_freeze_count() > 0) == is_starting
 
 
 def test_many_watchers_that_begin_together_freeze_once(monkeypatch):

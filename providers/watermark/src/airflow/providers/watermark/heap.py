@@ -18,28 +18,37 @@ from airflow.providers.watermark.settings import freeze_heap
 __all__ = ["freeze"]
 
 STARTING: Final = 300.0
-"""Seconds after the first call in which a process is taken to be starting."""
+"""Seconds after a watcher has begun in which a process is taken to be starting."""
+
+LONGEST: Final = 1200.0
+"""Seconds after the first call in which it can be: those of edited Dags begin as long as it runs."""
 
 REST: Final = 1.0
 """Seconds between two times at the least: hundreds of watchers may begin together."""
 
 _began: float | None = None
+_ends: float = 0.0
 _last: float | None = None
 
 
-def freeze() -> None:
+def freeze(*, begins: bool = False) -> None:
     """
     Take the objects that there are out of garbage collection; watchers call this when they have begun.
 
-    They are still freed when nothing refers to them any more. Cycles among them that are garbage already, or
-    will be, are not: so it is done only while the process starts, and the young objects are collected before.
+    :param begins: Whether a watcher has just begun: hundreds take their time, and there is more to load.
+
+    The objects are still freed when nothing refers to them any more. Cycles among them that are garbage
+    already, or will be, are not: so it is done only while the process starts, and the young objects are
+    collected before.
     """
-    global _began, _last  # noqa: PLW0603 - there is one heap in a process
+    global _began, _ends, _last  # noqa: PLW0603 - there is one heap in a process
     now = time.monotonic()
     if _began is None:
-        _began = now
+        _began, begins = now, True
+    if begins:
+        _ends = min(now + STARTING, _began + LONGEST)
     is_rested = _last is None or now - _last >= REST
-    if now - _began <= STARTING and is_rested and freeze_heap():
+    if now <= _ends and is_rested and freeze_heap():
         _last = now
         gc.collect(1)
         gc.freeze()

@@ -73,7 +73,7 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "freeze_heap": {
                         "description": (
-                            "Whether watchers, in the first five minutes of a triggerer, take what is in its "
+                            "Whether watchers, in the first minutes of a triggerer, take what is in its "
                             "memory out of Python's garbage collection (gc.freeze). Without it full "
                             "collections hold the event loop, and so all triggers, for a tenth of a second "
                             "or more, the more often the more is delivered.\n"

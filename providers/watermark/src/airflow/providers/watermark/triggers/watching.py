@@ -83,7 +83,7 @@ class Watch:
         if unknown := trigger.unknown_arguments:
             self._log.warning("Arguments unknown to this release are ignored: %s", sorted(unknown))
         saver = asyncio.create_task(committer.run())
-        health, is_open = self._health, False
+        health, is_open, begins = self._health, False, True
         try:
             await health.begin()
             while True:
@@ -92,7 +92,8 @@ class Watch:
                     if not is_open:
                         await trigger.open()
                         is_open = True
-                        freeze()
+                        freeze(begins=begins)
+                        begins = False
                     state = await self._state()
                     reading = self._windows(state) if trigger.delivers_windows else self._sweep(state)
                     async with aclosing(reading) as emissions:
