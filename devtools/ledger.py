@@ -60,13 +60,11 @@ class Deliveries:
     """When what was delivered, each time it was.
 
     :ivar appearances: when each change, or window, was delivered, by its id
-    :ivar epochs: the ids that were delivered in each epoch
     :ivar events: how many events were written down
     """
 
     def __init__(self) -> None:
         self.appearances: dict[str, list[datetime]] = defaultdict(list)
-        self.epochs: dict[int, set[str]] = defaultdict(set)
         self.events = 0
         self._times: dict[tuple[int, str], list[datetime]] = defaultdict(list)
 
@@ -74,8 +72,12 @@ class Deliveries:
         """Write down that an event carried a change, or a window, by its id."""
         epoch = event.payload["watermark"]["epoch"]
         self.appearances[name].append(event.timestamp)
-        self.epochs[epoch].add(name)
         self._times[epoch, name].append(event.timestamp)
+
+    @property
+    def epochs(self) -> set[int]:
+        """The epochs in which anything was delivered."""
+        return {epoch for epoch, _ in self._times}
 
     def repeats(self, interruptions: Sequence[Interruption]) -> list[Repeat]:
         """Return every delivery of something that had been delivered before in its epoch, in no order.

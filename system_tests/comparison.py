@@ -70,6 +70,11 @@ def is_explained(repeat: Repeat, interruptions: Iterable[Interruption], uncommit
     )
 
 
+def longest_delay(lives: Iterable[Life]) -> float:
+    """Return the longest delay of what was delivered, in seconds; 0 if nothing was."""
+    return max((life.delay for life in lives if life.delay is not None), default=0.0)
+
+
 def lost(lives: Iterable[Life], harms: Sequence[Period]) -> list[str]:
     """Return the names of what was promised, and given to no Dag run."""
     return [life.name for life in lives if life.seen is None and life.is_promised(harms)]

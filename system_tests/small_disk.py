@@ -28,7 +28,7 @@ def problem() -> str | None:
 
 @contextlib.contextmanager
 def mounted(folder: Path) -> Iterator[Path]:
-    """Mount a file system of 64 KiB, and return a folder in it: the store takes no mount point itself."""
+    """Mount a file system of 64 KiB, with a folder ``kept`` in it: the store takes no mount point itself."""
     subprocess.run([*_MOUNT, str(folder)], check=True)
     try:
         (folder / "kept").mkdir()

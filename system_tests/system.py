@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from devtools.ledger import Interruption
+from system_tests.comparison import longest_delay
 from system_tests.results import Result, Results
 
 if TYPE_CHECKING:
@@ -144,7 +146,6 @@ class System:
         :raises AssertionError: something was lost
         """
         sources = [*self.sources, *self._former]
-        delays = [life.delay for source in sources for life in source.lives(0, self._first(source))]
         lost = [name for source in sources for name in self._lost(source, 0, self._first(source))]
         self.results.rows.append(
             Result(
@@ -153,7 +154,9 @@ class System:
                 changes=sum(map(self._first, sources)),
                 lost=len(lost),
                 repeated=sum(len(source.repeats()) for source in sources),
-                longest_delay=max((delay for delay in delays if delay is not None), default=0.0),
+                longest_delay=longest_delay(
+                    life for source in sources for life in source.lives(0, self._first(source))
+                ),
                 restarts=self.airflow.restarts.total(),
             )
         )
@@ -244,11 +247,7 @@ class Fault:
     def result(self, name: str, lost: int) -> Result:
         """Return the row of the table: what was changed, and came again, since the fault began."""
         system, first = self._system, self._changes
-        delays = [
-            life.delay
-            for source in system.sources
-            for life in source.lives(first.get(source.name, 0), source.changes)
-        ]
+        lives = (source.lives(first.get(source.name, 0), source.changes) for source in system.sources)
         repeats = [each for source in system.sources for each in source.repeats()]
         return Result(
             fault=name,
@@ -256,7 +255,7 @@ class Fault:
             changes=sum(source.changes - first.get(source.name, 0) for source in system.sources),
             lost=lost,
             repeated=sum(each.at >= self._began for each in repeats),
-            longest_delay=max((delay for delay in delays if delay is not None), default=0.0),
+            longest_delay=longest_delay(itertools.chain.from_iterable(lives)),
             restarts=system.airflow.restarts.total() - self._restarts,
         )
 

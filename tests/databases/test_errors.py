@@ -288,16 +288,20 @@ async def test_a_server_that_is_down_at_the_start_is_waited_for(payload):
 class TestANetworkThatDropsPackets:
     """Nothing arrives, in neither direction, and nobody says so: a watcher must not wait for ever."""
 
+    @staticmethod
+    async def gives_up(watcher, network, database, text):
+        await watcher.until(lambda watcher: watcher.rows == 1)
+        network.hang()
+        database.execute("insert into events (id) values (2)")
+        await watcher.error(text)
+        network.heal()
+        await goes_on(watcher, rows=2)
+
     async def test_postgres(self, server, payload, monkeypatch):
         monkeypatch.setattr(links, "ANSWER_TIMEOUT", 1.0)
         with TcpProxy(server.port) as network, connection(replace(server, port=network.port)) as conn_id:
             async with running(conn_id, payload=payload) as watcher:
-                await watcher.until(lambda watcher: watcher.rows == 1)
-                network.hang()
-                server.execute("insert into events values (2)")
-                await watcher.error("a query failed (08003)")
-                network.heal()
-                await goes_on(watcher, rows=2)
+                await self.gives_up(watcher, network, server, "a query failed (08003)")
 
     async def test_watchers_of_one_connection_that_are_to_end(self, server, monkeypatch):
         monkeypatch.setattr(links, "ANSWER_TIMEOUT", 1.0)
@@ -322,9 +326,4 @@ class TestANetworkThatDropsPackets:
             connection(replace(running_mariadb, port=network.port)) as conn_id,
         ):
             async with running(conn_id, payload="keys", cursor_timezone="UTC") as watcher:
-                await watcher.until(lambda watcher: watcher.rows == 1)
-                network.hang()
-                running_mariadb.execute("insert into events (id) values (2)")
-                await watcher.error("failed (TimeoutError)")
-                network.heal()
-                await goes_on(watcher, rows=2)
+                await self.gives_up(watcher, network, running_mariadb, "failed (TimeoutError)")

@@ -68,6 +68,15 @@ def repeating(database):
             database.execute("drop procedure ask")
 
 
+@contextlib.contextmanager
+def uncommitted_row(table):
+    """Begin a transaction that inserts row 1, and give its cursor; in the end it is rolled back."""
+    with contextlib.closing(table.connect()) as session, session.cursor() as cursor:
+        cursor.execute("begin")
+        cursor.execute("insert into events values (1, utc_timestamp(6))")
+        yield cursor
+
+
 class TestMariaDB:
     @pytest.mark.parametrize("payload", ["window", "keys"])
     async def test_rows_are_delivered_once(self, table, mariadb_id, payload):
@@ -81,9 +90,7 @@ class TestMariaDB:
             assert "clock" in said
 
     async def test_an_open_transaction_is_waited_for_where_it_can_be_seen(self, table, mariadb_id):
-        with contextlib.closing(table.connect()) as session, session.cursor() as cursor:
-            cursor.execute("begin")
-            cursor.execute("insert into events values (1, utc_timestamp(6))")
+        with uncommitted_row(table) as cursor:
             async with running(mariadb_id, cursor_timezone="UTC") as watcher:
                 await asyncio.sleep(0.3)
                 table.execute("insert into events values (2, utc_timestamp(6))")
@@ -95,9 +102,7 @@ class TestMariaDB:
 
     async def test_an_open_transaction_is_not_missed_while_innodb_does_not_look(self, table, mariadb_id):
         """It does not look again at its transactions while it is asked more than ten times a second."""
-        with contextlib.closing(table.connect()) as session, session.cursor() as cursor, repeating(table):
-            cursor.execute("begin")
-            cursor.execute("insert into events values (1, utc_timestamp(6))")
+        with uncommitted_row(table), repeating(table):
             async with running(mariadb_id, cursor_timezone="UTC") as watcher:
                 await asyncio.sleep(0.3)
                 table.execute("insert into events values (2, utc_timestamp(6))")
@@ -111,11 +116,8 @@ class TestMariaDB:
         with (
             TcpProxy(table.port) as network,
             connection(replace(table, port=network.port)) as conn_id,
-            contextlib.closing(table.connect()) as session,
-            session.cursor() as cursor,
+            uncommitted_row(table) as cursor,
         ):
-            cursor.execute("begin")
-            cursor.execute("insert into events values (1, utc_timestamp(6))")
             async with running(conn_id, cursor_timezone="UTC") as watcher:
                 await asyncio.sleep(0.3)
                 table.execute("insert into events values (2, utc_timestamp(6))")

@@ -60,16 +60,15 @@ _CACHED: Final = 0.11
 
 _LOOKS: Final = 3
 
+ANSWER_TIMEOUT: Final = 3600.0
+"""Seconds for which an answer is waited for: who drops packets does not say so."""
+
 _CANNOT_BE_READ: Final = frozenset({1044, 1109, 1142, 1143, 1146, 1227})
 """Errors of MySQL and MariaDB: the user may not read a table, or there is none."""
 
 
 _NO_ROW_VALUES: Final = frozenset({"mssql", "oracle"})
 """Databases that cannot go on behind a row by an index."""
-
-
-ANSWER_TIMEOUT: Final = 3600.0
-"""Seconds for which an answer is waited for: who drops packets does not say so."""
 
 
 class DbApiDatabase:
