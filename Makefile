@@ -84,7 +84,7 @@ demo: venv ## show the main job in a real Airflow (KEEP=1 leaves it running)
 crash-test: venv ## kill, stop and pause a real triggerer, and count (ROUNDS=n for a longer run)
 	@$(BIN)/python -m devtools.crash_test $(if $(ROUNDS),--rounds $(ROUNDS))
 
-SYSTEM_TEST = $(BIN)/python -m pytest system_tests -v --durations=15 --override-ini faulthandler_timeout=900
+SYSTEM_TEST = $(BIN)/python -m pytest system_tests -v --durations=15 --override-ini faulthandler_timeout=1800
 
 system-test: venv localstack-venv ## all of Airflow, real services, real failures: the quick set (SYSTEM_TEST_SERVICES=docker, local or auto)
 	$(SYSTEM_TEST) -m quick $(if $(ONLY),-k "$(ONLY)")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import sqlite3
 import threading
@@ -13,8 +14,10 @@ import time
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
+import pymysql
 import pytest
 
+from airflow.providers.watermark.sql.dbapi import DbApiDatabase
 from devtools.databases import mariadb
 from devtools.tcp_proxy import TcpProxy
 from tests.contract.supervisor import supervisor
@@ -212,6 +215,23 @@ class TestMariaDB:
             await watcher.sweeps(4)
             assert watcher.keys == [2]
 
+    async def test_a_first_row_that_comes_within_a_sweep_is_read_by_the_next(self, table, mariadb_id):
+        """The settled bound was asked for without knowing the column's type: it tells nothing of the row."""
+        watcher = Running(make_trigger(mariadb_id, payload="keys", cursor_timezone="UTC"))
+        ask = vars(watcher.trigger)["get_high_watermark"]
+
+        async def ask_and_then_insert():
+            bounds = await ask()
+            if len(watcher.polls) == 3:
+                table.execute("insert into events values (1, '9999-12-31'), (2, utc_timestamp(6))")
+            return bounds
+
+        vars(watcher.trigger)["get_high_watermark"] = ask_and_then_insert
+        async with watcher:
+            await watcher.until(lambda watcher: watcher.keys)
+            await watcher.sweeps(4)
+            assert watcher.keys == [2]
+
     async def test_a_time_zone_is_asked_for_with_the_first_row(self, table, mariadb_id):
         async with running(mariadb_id) as watcher:
             await watcher.sweeps(2)
@@ -260,16 +280,81 @@ class TestMariaDB:
         table.execute("insert into events values (1, utc_timestamp(6))")
         async with running(mariadb_id, cursor_timezone="UTC", payload="keys") as watcher:
             await watcher.until(lambda watcher: watcher.keys == [1])
-            for (number,) in table.execute(
-                "select id from information_schema.processlist where id <> connection_id()"
-            ):
-                table.execute(f"kill {number}")
+            query = "select id from information_schema.processlist where id <> connection_id()"
+            for (number,) in table.execute(query):
+                with contextlib.suppress(pymysql.err.OperationalError):  # it has just ended
+                    table.execute(f"kill {number}")
             table.execute("insert into events values (2, utc_timestamp(6))")
             await watcher.until(lambda watcher: watcher.keys == [1, 2])
             assert len(watcher.errors) <= 1
 
+    async def test_connections_are_closed_though_nobody_collects_garbage(self, table, mariadb_id):
+        """A server has room for some hundred; a watcher opens one again after each error."""
+        with contextlib.closing(table.connect()) as session, session.cursor() as cursor:
+
+            def ask(query):
+                cursor.execute(query)
+                return int(cursor.fetchone()[-1])
+
+            def made():
+                return ask("show global status like 'Connections'")
+
+            def present():
+                return ask("select count(*) from information_schema.processlist")
+
+            first, before = made(), present()
+            gc.disable()
+            try:
+                async with running(mariadb_id, table="nosuch"):
+                    await eventually(lambda: made() >= first + 5, made)
+                    await eventually(lambda: present() <= before + 1, present)
+                await eventually(lambda: present() <= before, present)
+            finally:
+                gc.enable()
+
+    async def test_an_error_is_told_with_the_servers_number(self, table, mariadb_id):
+        """Of which classes of drivers' errors say little."""
+        with contextlib.ExitStack() as stack:
+            administrator = stack.enter_context(contextlib.closing(table.connect())).cursor()
+            administrator.execute("set global max_connections = 10")
+            stack.callback(administrator.execute, "set global max_connections = default")
+            with contextlib.suppress(pymysql.err.OperationalError):
+                while True:
+                    stack.enter_context(contextlib.closing(table.connect()))
+            async with running(mariadb_id) as watcher:
+                error = await watcher.error("1040")
+                assert "connecting failed" in error
+                assert "it is tried again" in error
+
 
 class TestSQLite:
+    @pytest.mark.parametrize("ticks", range(12))
+    async def test_a_watcher_that_is_stopped_just_as_its_answer_comes_stops(self, sqlite, ticks):
+        """Or pausing its Dag would wait for it for ever: asyncio.wait_for gives the answer in place."""
+        loop = asyncio.get_running_loop()
+        database = DbApiDatabase("watched_sqlite", log=logging.getLogger())
+        await database.open()
+        cancelled = []
+
+        def cancel(left):
+            if left:
+                loop.call_soon(cancel, left - 1)
+            else:
+                cancelled.append(task.cancel())
+
+        def answer():
+            loop.call_soon_threadsafe(cancel, ticks)
+
+        async def ask():
+            await database._call("a query", answer)
+            return "answer"
+
+        task = asyncio.create_task(ask())
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+        await eventually(lambda: cancelled, "cancelled")
+        assert isinstance(result, asyncio.CancelledError) or cancelled == [False]
+        await database.close()
+
     @pytest.mark.parametrize("payload", ["window", "keys"])
     @pytest.mark.parametrize("column", ["text", "integer", "real"])
     async def test_rows_are_delivered_once_and_go_on_after_a_restart(self, sqlite, payload, column):

@@ -100,15 +100,13 @@ class DbApiDatabase:
         if not hasattr(hook, "get_sqlalchemy_engine"):
             msg = f"the connection {self._conn_id!r} is no SQL database's"
             raise ConfigurationError(msg)
-        connection = hook.get_sqlalchemy_engine().connect()
+        self._connection = connection = hook.get_sqlalchemy_engine().connect()
         if connection.dialect.name in _NO_ROW_VALUES:
-            connection.close()
             msg = (
                 f"the connection {self._conn_id!r} leads to {connection.dialect.name}, which has no row "
                 "values such as (a, b) > (x, y); it cannot be watched yet"
             )
             raise ConfigurationError(msg)
-        self._connection = connection
         if self._is_mysql:
             for setting in _MYSQL_SETTINGS:
                 connection.exec_driver_sql(setting)
@@ -117,18 +115,24 @@ class DbApiDatabase:
     async def close(self) -> None:
         """Close the connection; must not raise."""
         thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        if self._connection is not None:
-            thread.submit(_quietly, self._connection.close)
-            self._connection = None
-        thread.shutdown(wait=False)
+        if thread is not None:
+            thread.submit(self._disconnect)  # behind what it may still be at: connecting, even
+            thread.shutdown(wait=False)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):  # it is gone anyway
+                # Only closed, it would be kept by the pool, until the garbage collector finds the engine.
+                connection.invalidate()
+                connection.close()
 
     async def _call(self, action: str, function: Callable[..., _T], *args: object) -> _T:
         try:
             # The task SDK, which a hook may ask for its connection, finds its way back to this loop only so.
             call = sync_to_async(function, thread_sensitive=False, executor=self._thread)
-            return await asyncio.wait_for(call(*args), ANSWER_TIMEOUT)
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                return await call(*args)
         except ConfigurationError:
             raise
         except Exception as error:
@@ -250,17 +254,22 @@ class DbApiDatabase:
     def _error(self, action: str, error: Exception) -> ConfigurationError | SourceError:
         """Wrap an error of a driver's: what happened, where, and what to do."""
         original = getattr(error, "orig", None) or error
-        where = f"database, connection {self._conn_id!r}: {action} failed ({type(original).__name__})"
+        where = f"database, connection {self._conn_id!r}: {action} failed"
+        kind = type(original).__name__
         if type(error).__name__ in {"ProgrammingError", "NoSuchTableError", "NoSuchModuleError"} or (
             "no such" in str(original)
         ):
             # Of a statement that binds its values, the driver's sentence names only what stands in it.
-            return ConfigurationError(f"{where}: {original}; correct the trigger's arguments, or its grants")
-        return SourceError(f"{where}; it is tried again, and nothing is lost")
+            return ConfigurationError(
+                f"{where} ({kind}): {original}; correct the trigger's arguments, or its grants"
+            )
+        if (number := _number(error)) is not None:
+            kind += f" {number}"
+        return SourceError(f"{where} ({kind}); it is tried again, and nothing is lost")
 
 
 def _number(error: BaseException | None) -> int | None:
-    """Give the number of a server's error, by which drivers agree; their classes differ."""
+    """Give the number of a server's or driver's error, by which drivers agree; their classes differ."""
     original = getattr(error, "orig", None)
     number = getattr(original, "errno", None) or next(iter(getattr(original, "args", ())), None)
     return number if isinstance(number, int) else None
@@ -275,8 +284,3 @@ def _in_utc(value: Any) -> Any:
 
 def _as_instant(value: Any, is_instant: bool) -> Any:  # noqa: FBT001
     return value.replace(tzinfo=UTC) if is_instant and isinstance(value, datetime) else value
-
-
-def _quietly(function: Callable[[], object]) -> None:
-    with contextlib.suppress(Exception):  # it is gone anyway
-        function()

@@ -434,6 +434,8 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
 
     async def read_changes(self, sweep: Sweep) -> AsyncGenerator[Page, None]:
         """Read rows in the order of (cursor, primary key), page by page."""
+        if self._kind is None:
+            return  # what has come since the bound was asked for waits for the next, which knows the type
         query, database = self._query, self._database
         after: Any = sweep.cursor
         limit = self._page_size
