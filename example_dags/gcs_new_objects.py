@@ -55,6 +55,9 @@ with DAG("load_new_gcs_objects", schedule=invoices, max_active_runs=16, tags=["e
 
         After a crash an object may come again, with the same epoch and id: store both with what you load, or
         write in a way that may be repeated. After a rewind it comes again on purpose, in a higher epoch.
+
+        What is read is what is there by now: of an object that was overwritten since, the new version comes
+        as a change of its own, too. One that was deleted since fails here; skip it, if that may happen.
         """
         from airflow.providers.google.cloud.hooks.gcs import GCSHook
 

@@ -6,6 +6,7 @@ To make it yours: write your connection, table and columns below, and your own w
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 from typing import Any
 
 from airflow.providers.watermark import watch
@@ -30,26 +31,38 @@ tickets = watch(
     ),
 )
 
+
+def values(state: str, amount: Decimal | None) -> dict[str, Any]:
+    """Give the columns as what one task hands to the next, which must be JSON."""
+    return {"state": state, "amount": None if amount is None else str(amount)}
+
+
+def read(ticket: int) -> dict[str, Any] | None:
+    """Read a ticket that is too large for an event; by now it may have changed again, or be gone."""
+    from airflow.providers.postgres.hooks.postgres import PostgresHook
+
+    query = "SELECT state, amount FROM tickets WHERE id = %s"
+    found = PostgresHook(CONNECTION).get_first(query, parameters=[ticket])
+    return found and values(*found)
+
+
 with DAG("handle_tickets", schedule=tickets, max_active_runs=16, tags=["example", "watermark"]):
 
     @task
     def split(triggering_asset_events: dict[Any, Any] | None = None) -> list[list[dict[str, Any]]]:
-        """Return the changed rows in chunks; what one task hands to the next must be JSON."""
-        rows = []
-        for change in read_changes(triggering_asset_events, tickets):
-            # change.row holds the values as the database has them: a Decimal, a datetime, a UUID. A row that
-            # alone is larger than an event may be comes with its key only (change.row is None): read it by
-            # its key.
-            row = change.row or {"state": None, "amount": None}
-            rows.append(
-                {
-                    "epoch": change.epoch,
-                    "change": change.id,
-                    "id": change.key["id"],
-                    "state": row["state"],
-                    "amount": None if row["amount"] is None else str(row["amount"]),
-                }
-            )
+        """Return the changed rows in chunks."""
+        # change.row holds the values as the database has them: a Decimal, a datetime, a UUID. A row that is
+        # larger than an event may be comes with its key only.
+        rows = [
+            {
+                "epoch": change.epoch,
+                "change": change.id,
+                "id": change.key["id"],
+                "updated_at": str(change.cursor),
+                "row": change.row and values(**change.row),
+            }
+            for change in read_changes(triggering_asset_events, tickets)
+        ]
         return [rows[start : start + CHUNK_SIZE] for start in range(0, len(rows), CHUNK_SIZE)]
 
     @task(max_active_tis_per_dag=4)
@@ -58,10 +71,14 @@ with DAG("handle_tickets", schedule=tickets, max_active_runs=16, tags=["example"
 
         After a crash a change may come again, with the same epoch and id: store both with what you do, or do
         it in a way that may be repeated. After a rewind it comes again on purpose, in a higher epoch.
+
+        Runs and chunks may overtake each other, and so may two versions of a ticket: where you overwrite one,
+        do so only if what is there has no higher ``updated_at``.
         """
-        for row in chunk:
-            version = f"{row['epoch']}-{row['change']}"  # what a repeat has in common with the first time
-            print(f"ticket {row['id']}: {row['state']}, {row['amount']}, {version}")  # your work goes here
-        return [row["change"] for row in chunk]
+        for change in chunk:
+            row = change["row"] or read(change["id"])
+            version = f"{change['epoch']}-{change['change']}"  # of a repeat the same as the first time
+            print(f"ticket {change['id']}: {row}, {change['updated_at']}, {version}")  # your work goes here
+        return [change["change"] for change in chunk]
 
     handle.expand(chunk=split())

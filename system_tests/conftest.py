@@ -83,7 +83,7 @@ def pytest_runtest_makereport(
         terminal = item.config.get_terminal_writer()
         terminal.line(f"\n{report.nodeid}, {call.when}: {call.excinfo.exconly()[:2000]}", red=True)
     system = getattr(item, "funcargs", {}).get("system")
-    if report.failed and call.when == "call" and isinstance(system, System):
+    if report.failed and isinstance(system, System):
         report.sections.append(("Airflow's logs", system.airflow.log_tails()))
     return report
 

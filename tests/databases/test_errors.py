@@ -228,6 +228,20 @@ class TestConnections:
             assert len(names()) == 1
             assert snowy.errors == []
 
+    async def test_let_go_of_a_watcher_while_another_ones_query_takes_long(
+        self, server, conn_id, monkeypatch
+    ):
+        """Or a pause would wait for a neighbour's query."""
+        monkeypatch.setattr(links, "MAX_LINKS", 1)
+        async with running(conn_id, where="pg_sleep(8)::text = ''"):
+            async with running(conn_id) as watcher:
+                asked = "select count(*) from pg_stat_activity where query like '%pg_sleep(8)%' and pid <> "
+                asked += "pg_backend_pid() and state = 'active' and backend_start < now() - interval '0.5 s'"
+                await eventually(lambda: server.execute(asked)[0][0], "asleep")
+                began = time.monotonic()
+            assert time.monotonic() - began < 4
+            assert watcher.errors == []
+
     async def test_are_few_for_many_watchers_and_none_in_the_end(self, server, conn_id):
         asked = "select count(*) from pg_stat_activity where application_name like '%watermark%'"
         async with contextlib.AsyncExitStack() as stack:

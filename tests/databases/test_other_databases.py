@@ -12,12 +12,14 @@ import sqlite3
 import threading
 import time
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import pymysql
 import pytest
 
+from airflow.providers.watermark.sql import dbapi
 from airflow.providers.watermark.sql.dbapi import DbApiDatabase
+from airflow.providers.watermark.sql.query import WatchedQuery
 from devtools.databases import mariadb
 from devtools.tcp_proxy import TcpProxy
 from tests.contract.supervisor import supervisor
@@ -102,6 +104,81 @@ class TestMariaDB:
                 assert watcher.rows == 0
                 cursor.execute("commit")
                 await watcher.until(lambda watcher: watcher.rows == 2)
+
+    async def test_an_open_transaction_is_waited_for_by_positions_without_a_clock_too(
+        self, table, mariadb_id
+    ):
+        with uncommitted_row(table) as cursor:
+            async with running(mariadb_id, payload="keys", delivery="settled", cursor_column="id") as watcher:
+                table.execute("insert into events values (2, null)")
+                await asyncio.sleep(2.5)
+                await watcher.sweeps(3)
+                assert watcher.rows == 0
+                cursor.execute("commit")
+                await watcher.until(lambda watcher: watcher.keys == [1, 2])
+
+    async def test_a_prepared_transaction_is_waited_for_even_after_a_crash(self, monkeypatch):
+        """The server says of it that it began when the server did."""
+        monkeypatch.setattr(dbapi, "_UNKNOWN_AFTER", 0.5)
+        with mariadb() as server, connection(server) as conn_id:
+            server.execute("create table events (id int primary key, updated_at datetime(6))")
+            with contextlib.closing(server.connect()) as session, session.cursor() as cursor:
+                cursor.execute("xa start 'one'")
+                cursor.execute("insert into events values (1, utc_timestamp(6))")
+                cursor.execute("xa end 'one'")
+                cursor.execute("xa prepare 'one'")
+                server.restart("immediate")
+                with contextlib.suppress(pymysql.err.Error):
+                    cursor.execute("select 1")  # it is gone with the server
+            await asyncio.sleep(1.5)
+            async with running(conn_id, cursor_timezone="UTC") as watcher:
+                server.execute("insert into events values (2, utc_timestamp(6))")
+                await asyncio.sleep(2.5)
+                await watcher.sweeps(3)
+                assert watcher.rows == 0
+                assert len([text for text in watcher.warnings if "XA RECOVER" in text]) == 1
+                server.execute("xa commit 'one'")
+                await watcher.until(lambda watcher: watcher.rows == 2)
+
+    @pytest.mark.parametrize(
+        ("started", "now", "age"),
+        [
+            ("2026-07-01 10:00:00", "2026-07-01T14:00:07Z", 7),
+            # Clocks are put back from 02:00 to 01:00 at 06:00 UTC.
+            ("2026-11-01 00:59:00", "2026-11-01T06:10:00Z", 71 * 60),
+            ("2026-11-01 01:50:00", "2026-11-01T06:10:00Z", 20 * 60),
+            ("2026-11-01 02:00:00", "2026-11-01T07:00:01Z", 1),
+        ],
+    )
+    def test_the_age_of_a_transaction_is_right_where_clocks_are_put_back(
+        self, monkeypatch, started, now, age
+    ):
+        monkeypatch.setenv("TZ", "America/New_York")
+        with mariadb() as server, contextlib.closing(server.connect()) as session, session.cursor() as cursor:
+            cursor.execute("set timestamp = %s", [datetime.fromisoformat(now).timestamp()])
+            cursor.execute("set time_zone = '+00:00'")
+            cursor.execute(f"select {dbapi.AGE} from (select cast('{started}' as datetime) trx_started) t")
+            assert cursor.fetchone()[0] == age
+
+    async def test_a_clock_that_is_set_right_between_two_polls_hides_nothing(
+        self, table, mariadb_id, monkeypatch
+    ):
+        """Though the column has no time zone, and the low watermark is behind the clock again by then."""
+        ahead, clock = [2.5], dbapi.DbApiDatabase.clock
+
+        async def read(self):
+            return await clock(self) + timedelta(seconds=ahead[0])
+
+        monkeypatch.setattr(dbapi.DbApiDatabase, "clock", read)
+        table.execute("insert into events values (1, utc_timestamp(6))")
+        arguments = {"poll_interval": 3.0, "payload": "keys", "cursor_timezone": "UTC"}
+        async with running(mariadb_id, **arguments) as watcher:
+            await watcher.until(lambda watcher: watcher.keys == [1])
+            await asyncio.sleep(0.3)  # the sweep is over
+            ahead[0] = 0.0
+            table.execute("insert into events values (2, utc_timestamp(6))")
+            await watcher.until(lambda watcher: 2 in watcher.keys)
+            assert any("set back" in text for text in watcher.warnings)
 
     async def test_an_open_transaction_is_not_missed_while_innodb_does_not_look(self, table, mariadb_id):
         """It does not look again at its transactions while it is asked more than ten times a second."""
@@ -232,6 +309,25 @@ class TestMariaDB:
             await watcher.sweeps(4)
             assert watcher.keys == [2]
 
+    @pytest.mark.parametrize("payload", ["window", "keys"])
+    async def test_first_rows_that_come_while_a_watcher_begins_from_now_are_news(
+        self, table, mariadb_id, payload
+    ):
+        arguments = {"payload": payload, "cursor_timezone": "UTC", "start_from": "now"}
+        watcher = Running(make_trigger(mariadb_id, **arguments))
+        ask = vars(watcher.trigger)["get_high_watermark"]
+
+        async def ask_and_then_insert():
+            bounds = await ask()
+            if len(watcher.polls) == 1:
+                table.execute("insert into events values (1, utc_timestamp(6))")
+                table.execute("insert into events values (2, utc_timestamp(6))")
+            return bounds
+
+        vars(watcher.trigger)["get_high_watermark"] = ask_and_then_insert
+        async with watcher:
+            await watcher.until(lambda watcher: watcher.rows == 2)
+
     async def test_a_time_zone_is_asked_for_with_the_first_row(self, table, mariadb_id):
         async with running(mariadb_id) as watcher:
             await watcher.sweeps(2)
@@ -328,6 +424,25 @@ class TestMariaDB:
 
 
 class TestSQLite:
+    async def test_what_was_seen_counts_as_seen_when_its_answer_came(self, sqlite, monkeypatch):
+        """Not when it was asked for: a question may wait for its turn, and late_arrival would be less."""
+        sqlite("create table events (id integer primary key, updated_at integer)")
+        sqlite("insert into events values (1, 1)")
+        database = DbApiDatabase("watched_sqlite", log=logging.getLogger())
+        await database.open()
+        fetch, waits = database.fetch, [0.6, 0.0, 0.6]
+
+        async def fetch_in_turn(question):
+            await asyncio.sleep(waits.pop(0))
+            return await fetch(question)
+
+        monkeypatch.setattr(database, "fetch", fetch_in_turn)
+        query = WatchedQuery(table="events", query=None, cursor_column="id")
+        assert await database.settled_position(query, 0.5) is None
+        assert await database.settled_position(query, 0.5) is None
+        assert await database.settled_position(query, 0.5) == 1
+        await database.close()
+
     @pytest.mark.parametrize("ticks", range(12))
     async def test_a_watcher_that_is_stopped_just_as_its_answer_comes_stops(self, sqlite, ticks):
         """Or pausing its Dag would wait for it for ever: asyncio.wait_for gives the answer in place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ import pytest
 from airflow.providers.watermark.position import BEGINNING
 from airflow.providers.watermark.sql import postgres as postgres_module
 from devtools.databases import postgres, standby_of
+from devtools.tcp_proxy import TcpProxy
 from tests.databases.running import connection, eventually, running
 
 TABLE = "create table events (id bigint primary key, updated_at timestamptz not null default now())"
@@ -369,6 +371,85 @@ class TestAStandby:
                     assert watcher.rows == 1
                     session.commit()
                 await watcher.until(lambda watcher: watcher.rows == 3)
+
+
+class Balancer(TcpProxy):
+    """Leads the first connection to one server, and all later ones to another."""
+
+    def __init__(self, first, other):
+        super().__init__(first)
+        self._ports = itertools.chain([first], itertools.repeat(other))
+
+    def _accept(self, reader, writer):
+        self._target = next(self._ports)
+        super()._accept(reader, writer)
+
+
+async def test_of_several_servers_behind_one_address_the_one_that_is_asked_counts(server):
+    insert(server, 1)
+    with (
+        standby_of(server) as standby,
+        Balancer(server.port, standby.port) as network,
+        connection(replace(server, port=network.port)) as conn_id,
+    ):
+        async with running(conn_id) as watcher:
+            await watcher.until(lambda watcher: watcher.rows == 1)
+            (said,) = [text for text in watcher.messages(logging.INFO) if "settled bound" in text]
+            assert "this is a standby" in said
+
+
+class TestRowsCommittedElsewhere:
+    """Their transactions are not among those of the server, and the barrier knows nothing of them."""
+
+    @staticmethod
+    async def bound(conn_id, **arguments):
+        async with running(conn_id, late_arrival=None, **arguments) as watcher:
+            await watcher.sweeps(2)
+            (said,) = [text for text in watcher.messages(logging.INFO) if "settled bound" in text]
+            assert watcher.trigger.lateness == (5.0 if "exact" in said else 60.0)
+            return said
+
+    async def test_of_a_materialized_view(self, server, conn_id):
+        server.execute("create materialized view copied as select * from events")
+        server.execute("create view seen as select * from copied")
+        for arguments in ({"table": "copied"}, {"table": "seen"}, {"query": "select * from seen"}):
+            said = await self.bound(conn_id, **arguments)
+            assert "less late_arrival, since this is a copy, or another server's: copied" in said
+
+    async def test_of_a_foreign_table_that_is_a_part_of_a_table(self, server, conn_id):
+        server.execute("create extension file_fdw; create server far foreign data wrapper file_fdw")
+        server.execute("create table parts (id bigint, updated_at timestamptz) partition by list (id)")
+        server.execute("create table here partition of parts for values in (1)")
+        try:
+            assert "exact" in await self.bound(conn_id, table="parts")
+            server.execute(
+                "create foreign table there partition of parts for values in (2) server far "
+                "options (program 'echo 2,2026-01-01', format 'csv')"
+            )
+            assert "another server's: there" in await self.bound(conn_id, table="parts")
+        finally:
+            server.execute("drop extension file_fdw cascade")
+
+    async def test_of_a_subscription(self):
+        options = {"wal_level": "logical"}
+        with postgres(options=options) as published:
+            published.execute(TABLE)
+            published.execute("create publication changes for table events")
+            published.execute("select pg_create_logical_replication_slot('slot', 'pgoutput')")
+            published.execute("create database subscriber")
+            subscriber = replace(published, dbname="subscriber")
+            subscriber.execute(TABLE)
+            subscriber.execute("create table own (id bigint, updated_at timestamptz)")
+            subscriber.execute(
+                f"create subscription changes connection '{published.uri}' publication changes "
+                "with (slot_name = 'slot', create_slot = false)"
+            )
+            with connection(subscriber) as conn_id:
+                assert "another server's: events" in await self.bound(conn_id)
+                assert "exact" in await self.bound(conn_id, table="own")
+            subscriber.execute("alter subscription changes disable")
+            subscriber.execute("alter subscription changes set (slot_name = none)")
+            subscriber.execute("drop subscription changes")
 
 
 def end_watchers_sessions(database):

@@ -149,6 +149,7 @@ class HighWatermark:
     :param step: The distance between two neighbouring positions, for sources of timestamps.
     :param strays: The settled bound of strays, inclusive, where this reading looks for them; ``BEGINNING``
         where it does not; ``None`` from a watcher that has none.
+    :param clock: The source's clock, aware, where ``due`` is none: by it is seen whether it was set back.
     :param stray_rule: What makes a change a stray, where tuning has a say in it, as a text.
     """
 
@@ -159,6 +160,7 @@ class HighWatermark:
     step: timedelta = timedelta(microseconds=1)
     strays: Position | None = None
     stray_rule: str | None = None
+    clock: datetime | None = None
 
     @property
     def final(self) -> Position:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -51,10 +52,20 @@ _MYSQL_SETTINGS: Final = (
 # said, however long ago. It has looked if it tells of this very query. Its times are in the system's zone.
 _OLDEST_TRANSACTION: Final = """
 SELECT /* {nonce} */ MAX(trx_mysql_thread_id = CONNECTION_ID() AND INSTR(trx_query, '{nonce}') > 0),
-  MAX(IF(trx_mysql_thread_id = CONNECTION_ID(), NULL,
-         TIMESTAMPDIFF(SECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM'))))
+  MAX(IF(trx_mysql_thread_id = CONNECTION_ID(), NULL, {age})),
+  MAX(trx_mysql_thread_id = 0)
 FROM information_schema.innodb_trx
 """
+AGE: Final = """
+TIMESTAMPDIFF(SECOND,
+  CONVERT_TZ(trx_started, 'SYSTEM', '+00:00') - INTERVAL IF(
+    trx_started = CONVERT_TZ(
+      CONVERT_TZ(trx_started, 'SYSTEM', '+00:00') - INTERVAL 1 HOUR, '+00:00', 'SYSTEM'), 1, 0) HOUR,
+  UTC_TIMESTAMP())
+"""
+"""The age of a transaction in seconds; of one that began in the hour that comes twice, the higher one."""
+_UNKNOWN_AFTER: Final = 5.0
+"""Seconds after which it is said that the age of a transaction is unknown."""
 _CACHED: Final = 0.11
 """Seconds after which InnoDB looks again."""
 
@@ -66,6 +77,8 @@ ANSWER_TIMEOUT: Final = 3600.0
 _CANNOT_BE_READ: Final = frozenset({1044, 1109, 1142, 1143, 1146, 1227})
 """Errors of MySQL and MariaDB: the user may not read a table, or there is none."""
 
+
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 _NO_ROW_VALUES: Final = frozenset({"mssql", "oracle"})
 """Databases that cannot go on behind a row by an index."""
@@ -89,6 +102,8 @@ class DbApiDatabase:
         self._connection: Connection | None = None
         self._history = History()
         self._sees_transactions: bool | None = None
+        self._unknown_since: float | None = None
+        self._told = False
 
     async def open(self) -> None:
         """Connect."""
@@ -204,7 +219,7 @@ class DbApiDatabase:
             if look:
                 await asyncio.sleep(_CACHED)
             try:
-                is_new, seconds = await self._call("reading innodb_trx", self._read_transactions)
+                is_new, seconds, unowned = await self._call("reading innodb_trx", self._read_transactions)
             except (ConfigurationError, SourceError) as error:
                 if _number(error.__cause__) not in _CANNOT_BE_READ:
                     raise  # what cannot be asked just now may hold anything back
@@ -217,22 +232,44 @@ class DbApiDatabase:
                 return timedelta()
             self._sees_transactions = True
             if is_new:
+                # Those without a session are prepared ones, of which a restart forgets when they began. And
+                # what began after now was begun by another clock.
+                if self._is_unknown(bool(unowned)) or (seconds is not None and seconds < -1):
+                    return None
                 # trx_started has whole seconds.
                 return timedelta() if seconds is None else timedelta(seconds=max(0, int(seconds)) + 1)
         return None
+
+    def _is_unknown(self, is_unknown: bool) -> bool:  # noqa: FBT001
+        """Say once, after a while, that nobody knows how old a transaction is."""
+        if not is_unknown:
+            self._unknown_since, self._told = None, False
+        elif self._unknown_since is None:
+            self._unknown_since = time.monotonic()
+        elif not self._told and time.monotonic() - self._unknown_since >= _UNKNOWN_AFTER:
+            self._told = True
+            self._log.warning(
+                "A transaction without a session is open, such as a prepared one, of unknown age; "
+                "it holds the settled bound back. XA RECOVER tells; end it by XA COMMIT or XA ROLLBACK"
+            )
+        return is_unknown
 
     def _read_transactions(self) -> Sequence[Any]:
         assert self._connection is not None  # noqa: S101
         with self._connection.begin():
             self._connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            sql = _OLDEST_TRANSACTION.format(nonce=secrets.token_hex(8))
+            sql = _OLDEST_TRANSACTION.format(nonce=secrets.token_hex(8), age=AGE)
             return tuple(self._connection.exec_driver_sql(sql).one())
 
     async def settled_position(self, query: WatchedQuery, lateness: float) -> Position | None:
-        """Give the highest position that was visible so many seconds ago."""
-        now = await self.clock()
-        self._history.add(now, (await self.fetch(query.highest()))[0][0])
-        return self._history.before(now - timedelta(seconds=lateness))
+        """Give the highest position that was visible so many seconds ago, and before any open transaction."""
+        highest = (await self.fetch(query.highest()))[0][0]
+        now = await self.clock()  # after it: it was visible by then
+        self._history.add(now, highest)
+        age = await self._oldest_transaction()
+        if age is None:
+            return self._history.before(_LONG_AGO)
+        return self._history.before(now - age - timedelta(seconds=lateness))
 
     @property
     def collation(self) -> str | None:

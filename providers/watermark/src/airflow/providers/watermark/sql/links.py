@@ -108,10 +108,7 @@ class PostgresLink:
         """Take one user less into account; without any, the connection is closed."""
         self._users.remove(user)
         if self._users:
-            with contextlib.suppress(Exception):  # whoever uses it next will see to what is wrong
-                async with self.lock:
-                    await self._introduce()
-            return
+            return  # not waiting for what another one asks just now
         self._links[asyncio.get_running_loop()][self._conn_id].remove(self)
         connection, self.connection = self.connection, None
         if connection is not None:
@@ -126,12 +123,11 @@ class PostgresLink:
 
     async def _introduce(self) -> None:
         """Tell the server who uses the connection now; behind a pooler, others would get that name."""
-        if not self.pooled and self._told != self.title and self.connection is not None:
+        if self._told != self.title:
             self._told = self.title
-            with _answering(self.connection):
-                await self.connection.execute(
-                    "SELECT pg_catalog.set_config('application_name', $1, false)", self._told
-                )
+            await self.connection.execute(
+                "SELECT pg_catalog.set_config('application_name', $1, false)", self._told
+            )
 
     async def ensure_open(self) -> None:
         """
@@ -142,7 +138,6 @@ class PostgresLink:
         """
         async with self.lock:
             if self.connection is not None and not self.connection.is_closed():
-                await self._introduce()
                 return
             try:
                 asyncpg, hook_class = await asyncio.to_thread(_import_driver)  # takes a second
@@ -157,11 +152,7 @@ class PostgresLink:
             connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT, statement_cache_size=0)
             try:
                 with _answering(connection):
-                    self.in_recovery, pid = await connection.fetchrow(
-                        "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.pg_backend_pid()"
-                    )
-                # A pooler makes up the key that it hands to its clients.
-                self.pooled = pid != connection.get_server_pid()
+                    self.in_recovery, self.pooled = await _look(connection)
                 if not self.pooled:
                     await connection.close(timeout=_CONNECT_TIMEOUT)
             except BaseException:  # a cancellation, too, must leave no connection behind
@@ -172,8 +163,11 @@ class PostgresLink:
                 connection = await asyncpg.connect(**options, timeout=_CONNECT_TIMEOUT)
             try:
                 with _answering(connection):
-                    if not self.pooled:  # others would get it
-                        await connection.execute(_STAY_OPEN)
+                    if not self.pooled:
+                        # One address may lead to several servers, or another one since.
+                        self.in_recovery, is_pooled = await _look(connection)
+                        _refuse(is_pooled)
+                        await connection.execute(_STAY_OPEN)  # through a pooler, others would get it
                     await connection.set_type_codec(
                         "interval", schema="pg_catalog", format="tuple", encoder=tuple, decoder=_read_interval
                     )
@@ -193,6 +187,7 @@ class PostgresLink:
         async with self.lock:
             with _answering(self.connection):
                 if not self.pooled:
+                    await self._introduce()
                     yield self.connection
                     return
                 async with self.connection.transaction(readonly=True):
@@ -235,6 +230,21 @@ def _answering(connection: Any) -> Generator[None]:
         yield
     finally:
         timer.cancel()
+
+
+async def _look(connection: Any) -> tuple[bool, bool]:
+    """See whether the server is a standby, and whether a pooler stands before it."""
+    in_recovery, pid = await connection.fetchrow(
+        "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.pg_backend_pid()"
+    )
+    # A pooler makes up the key that it hands to its clients.
+    return in_recovery, pid != connection.get_server_pid()
+
+
+def _refuse(is_pooled: bool) -> None:  # noqa: FBT001
+    if is_pooled:
+        msg = "the address leads to a server, and then to a pooler"
+        raise ConnectionError(msg)
 
 
 def _import_driver() -> tuple[Any, Any]:

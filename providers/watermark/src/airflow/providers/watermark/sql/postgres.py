@@ -62,6 +62,18 @@ LIMIT 5
 """
 
 
+# A query locks all that it reads, also through views and partitions. What is refreshed, replicated or read
+# from another server was committed there, and appears here whenever that is over.
+_COMMITTED_ELSEWHERE: Final = """
+SELECT pg_catalog.string_agg(DISTINCT c.oid::pg_catalog.regclass::text, ', ')
+FROM pg_catalog.pg_locks AS l
+JOIN pg_catalog.pg_database AS d ON d.oid = l.database AND d.datname = pg_catalog.current_database()
+JOIN pg_catalog.pg_class AS c ON c.oid = l.relation
+WHERE l.locktype = 'relation' AND l.pid = pg_catalog.pg_backend_pid() AND (c.relkind IN ('m', 'f')
+  OR EXISTS (SELECT FROM pg_catalog.pg_subscription_rel AS s WHERE s.srrelid = c.oid))
+"""
+
+
 class PostgresDatabase:
     """
     A Postgres database, as one watcher sees it.
@@ -96,6 +108,7 @@ class PostgresDatabase:
         self._generation = 0
         self._history = History()
         self._told = False
+        self._elsewhere: str | None = None
         self.barrier = Barrier()
 
     async def open(self) -> None:
@@ -147,6 +160,8 @@ class PostgresDatabase:
         """
         Give the position type of the cursor column, and check that all columns can be read.
 
+        Sees also whether the rows are committed here.
+
         :raises ConfigurationError: There is no such table or column, or it has no order.
         """
         sql, _ = _compile(query.shape().statement)
@@ -156,6 +171,9 @@ class PostgresDatabase:
                 # Without a name: a pooler may have another session for the next question.
                 prepared = await connection.prepare(sql, name="")
                 name: str = prepared.get_attributes()[0].type.name
+                async with connection.transaction():
+                    await connection.execute(sql)
+                    self._elsewhere = await connection.fetchval(_COMMITTED_ELSEWHERE)
         except Exception as error:
             raise self._error("a query", error) from error
         return _KINDS.get(name, name)
@@ -196,8 +214,9 @@ class PostgresDatabase:
             if settled is not None:
                 self._history.add(settled.clock, settled.highest)
         else:
-            now = await self.clock()
-            self._history.add(now, (await self.fetch(query.highest()))[0][0])
+            highest = (await self.fetch(query.highest()))[0][0]
+            now = await self.clock()  # after it: it was visible by then
+            self._history.add(now, highest)
         return self._history.before(now - timedelta(seconds=lateness))
 
     async def _settle(self, query: WatchedQuery | None) -> tuple[datetime, BarrierPoint | None]:
@@ -253,8 +272,8 @@ class PostgresDatabase:
 
     @property
     def exact(self) -> bool:
-        """Whether the barrier holds on this server."""
-        return not (self._open_link.in_recovery or self._open_link.pooled)
+        """Whether the barrier holds on this server, for what is watched."""
+        return not (self._open_link.in_recovery or self._open_link.pooled or self._elsewhere)
 
     @property
     def waits(self) -> bool:
@@ -265,7 +284,12 @@ class PostgresDatabase:
         """Say where the settled bound comes from."""
         if self.exact:
             return "exact: the barrier over open transactions"
-        why = "a standby" if self._open_link.in_recovery else "a connection pooler"
+        if self._open_link.in_recovery:
+            why = "a standby"
+        elif self._open_link.pooled:
+            why = "a connection pooler"
+        else:
+            why = f"a copy, or another server's: {self._elsewhere}"
         return f"the server's clock less late_arrival, since this is {why}"
 
     @property

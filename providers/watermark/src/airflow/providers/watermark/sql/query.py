@@ -160,8 +160,10 @@ class WatchedQuery:
 
     def shape(self) -> Question:
         """Ask for no rows at all: only for their types."""
+        import sqlalchemy as sa
+
         names = (self.cursor_column, *self.primary_key, *self.columns)
-        return Question(self.select(*map(_column, names)).limit(0), {})
+        return Question(self.select(*map(_column, names)).limit(sa.literal_column("0")), {})
 
     def quoted_cursor(self, dialect: Dialect) -> str:
         """Give the cursor column as SQL text, percent signs as they are."""

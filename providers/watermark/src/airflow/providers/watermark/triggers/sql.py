@@ -139,6 +139,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         self._asked: WatchedQuery | None = None
         self._asked_kind: str | None = None
         self._polls = 0
+        self._said_bound: str | None = None
         self._page_size = FIRST_PAGE_SIZE if self.payload == "rows" else PAGE_SIZE
         self._looks = True
 
@@ -254,7 +255,6 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             log=self.log,
         )
         await self._learn_kind()
-        self.log.info("The settled bound is %s", self._database.describe())
 
     async def _learn_kind(self) -> None:
         try:
@@ -337,6 +337,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         self._look_at_type()
         if self._kind not in _CLOCKED:
             highest = await self._database.settled_position(self._query, self.lateness)
+            self._say_bound()
             return HighWatermark(bound=BEGINNING if highest is None else highest)
         now, settled = await self._settled_clock()
         bound = None if settled is None else self._local(_settled(settled, self.lateness))
@@ -347,7 +348,14 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             bound = None if bound is None else bound - day
             due, future = due + day, future + day
         await self._look_at_future(future)
-        return HighWatermark(bound=BEGINNING if bound is None else bound, due=due, future=future)
+        self._say_bound()
+        return HighWatermark(bound=BEGINNING if bound is None else bound, due=due, future=future, clock=now)
+
+    def _say_bound(self) -> None:
+        """Say where the settled bound comes from, now that it is known, and again if that changes."""
+        if (bound := self._database.describe()) != self._said_bound:
+            self._said_bound = bound
+            self.log.info("The settled bound is %s", bound)
 
     async def _settled_clock(self) -> tuple[datetime, datetime | None]:
         found: tuple[datetime, datetime | None] = await self._database.settled_clock()
@@ -372,6 +380,8 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             return await super().first_position(bounds)
         if isinstance(bounds.due, date):
             return _before(_before(bounds.due))  # today is delivered: it is not over yet
+        if self._kind is None:  # there was no row yet: all is news
+            return BEGINNING
         highest = (await self._database.fetch(self._query.highest()))[0][0]
         if highest is None:
             return BEGINNING

@@ -121,8 +121,10 @@ class Watch:
                     await committer.rest(pause)
         finally:
             saver.cancel()
-            await asyncio.gather(saver, return_exceptions=True)
-            await trigger.close()
+            try:
+                await asyncio.gather(saver, return_exceptions=True)
+            finally:
+                await trigger.close()
 
     async def _state(self) -> WatermarkState:
         """Give the state to sweep from: the one in memory, the stored one, or a first one."""
@@ -210,7 +212,7 @@ class Watch:
         """Ask how far the source is settled, and see whether its clock has gone back since."""
         asked_at = time.monotonic()
         bounds = await self._trigger.get_high_watermark()
-        due, before = bounds.due, self._clock
+        due, before = bounds.clock or bounds.due, self._clock
         if isinstance(due, datetime) and due.tzinfo is not None:
             if before is not None:
                 passed = timedelta(seconds=asked_at - before[1])  # at the least
