@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import math
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow.providers.watermark import watermark
@@ -268,6 +269,7 @@ def replaced(wire, path, value):
 
 
 @given(st.sampled_from(PATHS), json_values)
+@example(("source", "prefix"), math.nan)
 def test_whatever_is_damaged_the_error_is_ours_and_what_is_read_can_be_written(path, value):
     try:
         state = WatermarkState.from_wire(replaced(GOLDEN, path, value))

@@ -10,6 +10,7 @@ names the identities that may still appear at or before ``low``.
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -228,6 +229,7 @@ class WatermarkState:
             ):
                 msg = "an entry has another type"
                 raise TypeError(msg)  # noqa: TRY301 - told as all damages are
+            json.dumps(wire["source"], allow_nan=False)  # a NaN, which Python reads, is equal to nothing
             state = cls(
                 source=wire["source"],
                 low=decode_position(wire["low"]),

@@ -53,7 +53,7 @@ _MYSQL_SETTINGS: Final = (
 _OLDEST_TRANSACTION: Final = """
 SELECT /* {nonce} */ MAX(trx_mysql_thread_id = CONNECTION_ID() AND INSTR(trx_query, '{nonce}') > 0),
   MAX(IF(trx_mysql_thread_id = CONNECTION_ID(), NULL, {age})),
-  MAX(trx_mysql_thread_id = 0)
+  MAX(trx_mysql_thread_id = 0 OR ({age}) IS NULL)
 FROM information_schema.innodb_trx
 """
 AGE: Final = """
@@ -76,7 +76,6 @@ ANSWER_TIMEOUT: Final = 3600.0
 
 _CANNOT_BE_READ: Final = frozenset({1044, 1109, 1142, 1143, 1146, 1227})
 """Errors of MySQL and MariaDB: the user may not read a table, or there is none."""
-
 
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 

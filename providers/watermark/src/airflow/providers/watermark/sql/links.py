@@ -123,11 +123,11 @@ class PostgresLink:
 
     async def _introduce(self) -> None:
         """Tell the server who uses the connection now; behind a pooler, others would get that name."""
-        if self._told != self.title:
-            self._told = self.title
+        if self._told != (title := self.title):
             await self.connection.execute(
-                "SELECT pg_catalog.set_config('application_name', $1, false)", self._told
+                "SELECT pg_catalog.set_config('application_name', $1, false)", title
             )
+            self._told = title
 
     async def ensure_open(self) -> None:
         """
