@@ -82,6 +82,20 @@ def uncommitted_row(table):
         yield cursor
 
 
+def execute_within_sweep(watcher, number, table, *statements):
+    """Let statements be executed when the settled bound has been asked for so often, before rows are read."""
+    ask = vars(watcher.trigger)["get_high_watermark"]
+
+    async def ask_and_execute():
+        bounds = await ask()
+        if len(watcher.polls) == number:
+            for statement in statements:
+                table.execute(statement)
+        return bounds
+
+    vars(watcher.trigger)["get_high_watermark"] = ask_and_execute
+
+
 class TestMariaDB:
     @pytest.mark.parametrize("payload", ["window", "keys"])
     async def test_rows_are_delivered_once(self, table, mariadb_id, payload):
@@ -295,15 +309,8 @@ class TestMariaDB:
     async def test_a_first_row_that_comes_within_a_sweep_is_read_by_the_next(self, table, mariadb_id):
         """The settled bound was asked for without knowing the column's type: it tells nothing of the row."""
         watcher = Running(make_trigger(mariadb_id, payload="keys", cursor_timezone="UTC"))
-        ask = vars(watcher.trigger)["get_high_watermark"]
-
-        async def ask_and_then_insert():
-            bounds = await ask()
-            if len(watcher.polls) == 3:
-                table.execute("insert into events values (1, '9999-12-31'), (2, utc_timestamp(6))")
-            return bounds
-
-        vars(watcher.trigger)["get_high_watermark"] = ask_and_then_insert
+        rows = "insert into events values (1, '9999-12-31'), (2, utc_timestamp(6))"
+        execute_within_sweep(watcher, 3, table, rows)
         async with watcher:
             await watcher.until(lambda watcher: watcher.keys)
             await watcher.sweeps(4)
@@ -315,16 +322,8 @@ class TestMariaDB:
     ):
         arguments = {"payload": payload, "cursor_timezone": "UTC", "start_from": "now"}
         watcher = Running(make_trigger(mariadb_id, **arguments))
-        ask = vars(watcher.trigger)["get_high_watermark"]
-
-        async def ask_and_then_insert():
-            bounds = await ask()
-            if len(watcher.polls) == 1:
-                table.execute("insert into events values (1, utc_timestamp(6))")
-                table.execute("insert into events values (2, utc_timestamp(6))")
-            return bounds
-
-        vars(watcher.trigger)["get_high_watermark"] = ask_and_then_insert
+        rows = [f"insert into events values ({number}, utc_timestamp(6))" for number in (1, 2)]
+        execute_within_sweep(watcher, 1, table, *rows)
         async with watcher:
             await watcher.until(lambda watcher: watcher.rows == 2)
 

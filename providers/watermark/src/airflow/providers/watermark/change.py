@@ -149,8 +149,9 @@ class HighWatermark:
     :param step: The distance between two neighbouring positions, for sources of timestamps.
     :param strays: The settled bound of strays, inclusive, where this reading looks for them; ``BEGINNING``
         where it does not; ``None`` from a watcher that has none.
-    :param clock: The source's clock, aware, where ``due`` is none: by it is seen whether it was set back.
     :param stray_rule: What makes a change a stray, where tuning has a say in it, as a text.
+    :param clock: The source's clock, aware, where ``due`` is no such time: it tells whether the clock was set
+        back. ``None``: ``due`` does, if it is aware.
     """
 
     bound: Position
