@@ -6,7 +6,6 @@ import ast
 import asyncio
 import json
 import logging
-import math
 import os
 import pty
 import select
@@ -362,20 +361,23 @@ def test_a_name_that_is_no_text_is_refused(files, run, argv):
     assert "no valid UTF-8" in err
 
 
-def test_what_is_no_json_is_not_printed_as_json(files, run):
+def test_what_is_no_json_is_told_as_damaged_and_not_printed_as_json(files, run):
     files.put(state())
     (stored,) = files.path.rglob("*.json")
     stored.write_text(stored.read_text().replace('"bucket_name":"lake"', '"bucket_name":NaN'))
 
-    def refuse(text):
-        raise ValueError(text)
+    def rows(*argv):
+        def refuse(text):
+            raise ValueError(text)
 
-    for command in (("list",), ("show", "orders")):
-        code, out, _ = run(*command, "-o", "json")
+        code, out, _ = run(*argv, "-o", "json")
         assert code == 0
-        (row,) = json.loads(out, parse_constant=refuse)
-        assert (row.get("value") or row)["source"]["bucket_name"] == "NaN"
-    assert math.isnan(yaml.safe_load(run("list", "-o", "yaml")[1])[0]["source"]["bucket_name"])
+        return json.loads(out, parse_constant=refuse)
+
+    (listed,) = rows("list")
+    assert "the stored watermark is damaged (ValueError: Out of range float" in listed["last_error"]
+    (shown,) = rows("show", "orders")
+    assert shown["value"]["source"]["bucket_name"] == "NaN"
 
 
 def shell(line, **environment):
