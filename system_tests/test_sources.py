@@ -149,19 +149,22 @@ def test_expired_credentials_that_are_replaced(system: System) -> None:
     """The log names the connection; once it is changed in Airflow, watchers go on by themselves."""
     metadata = system.airflow.metadata
     logged = system.airflow.log_size()
+    assets = [asset for name in ALL if name != "gcs" for asset in WATCHERS[name]]
     with (
-        system.fault("S3 and Postgres: credentials expired, replaced after 20 s") as fault,
+        system.fault("S3 and databases: credentials expired, replaced after 20 s") as fault,
         _restoring_credentials(system),
     ):
-        with fault.interruption("expired", of=("s3_objects", "rows", "windows"), ends_watchers=False):
+        with fault.interruption("expired", of=assets, ends_watchers=False):
             _let_expire(system)
             time.sleep(20)
-            _wait_for_errors(system, logged, ["s3_objects", "rows", "windows"])
-            metadata.change_login("pg_source", ROLE, "another")
+            _wait_for_errors(system, logged, assets)
             metadata.change_login("s3_source", "NEWACCESSKEY", "new-secret")
+            for name in ("pg_source", "mariadb_source"):
+                metadata.change_login(name, ROLE, "another")
         told = system.airflow.errors_of_watchers(after=logged)
         assert any("'s3_source'" in line and "ExpiredToken" in line for line in told["s3_objects"])
         assert any("'pg_source'" in line and "password" in line for line in told["rows"])
+        assert any("'mariadb_source'" in line and "Access denied" in line for line in told["mariadb_rows"])
         system.wait_for_news(timeout=300)
 
 
@@ -172,6 +175,8 @@ def _let_expire(system: System) -> None:
     postgres.execute(f"alter role {ROLE} password 'another'")
     sessions = "select pg_terminate_backend(pid) from pg_stat_activity where usename = %s"
     assert postgres.execute(sessions, (ROLE,))
+    system.services.mariadb.execute(f"alter user {ROLE} identified by 'another'")
+    system.services.mariadb.execute(f"kill user {ROLE}")
 
 
 @contextlib.contextmanager
@@ -180,9 +185,11 @@ def _restoring_credentials(system: System) -> Iterator[None]:
     metadata = system.airflow.metadata
     query = "SELECT login, password FROM connection WHERE conn_id = ?"
     with contextlib.ExitStack() as stack:
-        for name in ("s3_source", "pg_source"):
+        for name in ("s3_source", "pg_source", "mariadb_source"):
             ((login, password),) = metadata.rows(query, name)
             stack.callback(metadata.change_login, name, login, password)
-        stack.callback(system.services.postgres.execute, f"alter role {ROLE} password '{password}'")
+        services = system.services
+        stack.callback(services.postgres.execute, f"alter role {ROLE} password '{password}'")
+        stack.callback(services.mariadb.execute, f"alter user {ROLE} identified by '{password}'")
         stack.callback(system.networks.s3.heal)
         yield

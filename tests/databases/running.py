@@ -18,7 +18,6 @@ from airflow.providers.watermark.stores.memory import MemoryStore
 from airflow.providers.watermark.triggers.sql import SQLUpdatedAtTrigger
 from airflow.providers.watermark.watermark import WatermarkState
 from airflow.sdk import Asset
-from airflow.triggers.shared_stream import SharedStreamManager
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -134,6 +133,9 @@ class Running:
         return await type(self.trigger).get_high_watermark(self.trigger)
 
     async def _consume(self) -> None:
+        # The contracts are kept below Airflow 3.3, too, which has no shared streams.
+        from airflow.triggers.shared_stream import SharedStreamManager
+
         manager, trigger = SharedStreamManager(), self.trigger
         key, number = trigger.shared_stream_key(), trigger.trigger_id
         subscription = manager.subscribe(trigger_id=number, trigger=trigger, key=key)

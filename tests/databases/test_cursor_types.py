@@ -47,7 +47,12 @@ CASES = {
         NAIVE + timedelta(days=2),
         {"cursor_timezone": "Europe/Berlin"},
     ),
-    "date": Case("date", (*[date(2026, 1, 1)] * 3, date(2026, 1, 2), date(2026, 1, 3)), date(2026, 1, 4)),
+    "date": Case(
+        "date",
+        (*[date(2026, 1, 1)] * 3, date(2026, 1, 2), date(2026, 1, 3)),
+        date(2026, 1, 4),
+        {"cursor_timezone": "UTC"},
+    ),
     "smallint": Case("smallint", (*[-7] * 3, 0, 32766), 32767),
     "bigint": Case("bigint", (*[-(2**63)] * 3, 0, 2**63 - 2), 2**63 - 1),
     "numeric": Case(
@@ -235,8 +240,9 @@ class TestTimes:
 
 
 class TestATimestampWithoutAZone:
-    async def test_needs_cursor_timezone_and_says_so(self, server, conn_id):
-        server.execute("create table events (id bigint primary key, updated_at timestamp)")
+    @pytest.mark.parametrize("column", ["timestamp", "date"])
+    async def test_needs_cursor_timezone_and_says_so(self, server, conn_id, column):
+        server.execute(f"create table events (id bigint primary key, updated_at {column})")
         async with running(conn_id) as watcher:
             error = await watcher.error("cursor_timezone")
             assert "'updated_at'" in error
@@ -337,8 +343,8 @@ class TestTies:
         server.execute("create table events (id bigint primary key, updated_at date, note text)")
         server.execute("insert into events values (1, current_date, 'a')")
         async with (
-            running(conn_id, payload="keys") as keys,
-            running(conn_id, payload="rows", columns=["note"]) as rows,
+            running(conn_id, payload="keys", cursor_timezone="UTC") as keys,
+            running(conn_id, payload="rows", columns=["note"], cursor_timezone="UTC") as rows,
         ):
             await rows.until(lambda watcher: watcher.keys == [1])
             await keys.until(lambda watcher: watcher.keys == [1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -112,6 +113,10 @@ class TestWhatIsAskedFor:
         async with running(conn_id, where="id = ", payload=payload) as watcher:
             error = await stays(watcher, "syntax error")
             assert "correct the trigger's arguments" in error
+
+    async def test_a_predicate_with_a_parameter(self, conn_id, payload):
+        async with running(conn_id, where="id = $1", payload=payload) as watcher:
+            assert "42P02" in await stays(watcher, "take no parameters: write values into them")
 
     async def test_a_query_that_writes_changes_nothing(self, server, conn_id):
         body = "insert into events values (7) returning 1"
@@ -227,6 +232,19 @@ class TestConnections:
             await snowy.sweeps(1)
             assert len(names()) == 1
             assert snowy.errors == []
+
+    async def test_are_refused_where_one_address_leads_to_a_pooler_at_times(
+        self, server, conn_id, monkeypatch
+    ):
+        answers = itertools.cycle([(False, False), (False, True)])
+
+        async def look(connection):
+            return next(answers)
+
+        monkeypatch.setattr(links, "_look", look)
+        async with running(conn_id) as watcher:
+            error = await watcher.error("its address leads to a server, and then to a pooler")
+            assert repr(conn_id) in error
 
     async def test_let_go_of_a_watcher_while_another_ones_query_takes_long(
         self, server, conn_id, monkeypatch

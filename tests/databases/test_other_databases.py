@@ -133,7 +133,7 @@ class TestMariaDB:
 
     async def test_a_prepared_transaction_is_waited_for_even_after_a_crash(self, monkeypatch):
         """The server says of it that it began when the server did."""
-        monkeypatch.setattr(dbapi, "_UNKNOWN_AFTER", 0.5)
+        monkeypatch.setattr(dbapi, "_TOLD_AFTER", 0.5)
         with mariadb() as server, connection(server) as conn_id:
             server.execute("create table events (id int primary key, updated_at datetime(6))")
             with contextlib.closing(server.connect()) as session, session.cursor() as cursor:
@@ -153,6 +153,27 @@ class TestMariaDB:
                 assert len([text for text in watcher.warnings if "XA RECOVER" in text]) == 1
                 server.execute("xa commit 'one'")
                 await watcher.until(lambda watcher: watcher.rows == 2)
+
+    async def test_a_prepared_transaction_without_a_session_is_as_old_as_it_is(self, monkeypatch):
+        """Unless it may have been prepared before the server was started."""
+        monkeypatch.setattr(dbapi, "_RECOVERY", 1.0)
+        with mariadb() as server, connection(server) as conn_id:
+            server.execute("create table events (id int primary key, updated_at datetime(6))")
+            await asyncio.sleep(3)
+            server.execute("insert into events values (1, utc_timestamp(6) - interval 5 second)")
+            with contextlib.closing(server.connect()) as session, session.cursor() as cursor:
+                cursor.execute("xa start 'one'")
+                cursor.execute("insert into events values (2, utc_timestamp(6))")
+                cursor.execute("xa end 'one'")
+                cursor.execute("xa prepare 'one'")
+            async with running(conn_id, cursor_timezone="UTC") as watcher:
+                server.execute("insert into events values (3, utc_timestamp(6))")
+                await watcher.until(lambda watcher: watcher.rows == 1)
+                await asyncio.sleep(2.5)
+                await watcher.sweeps(3)
+                assert watcher.rows == 1
+                server.execute("xa commit 'one'")
+                await watcher.until(lambda watcher: watcher.rows == 3)
 
     @pytest.mark.parametrize(
         ("started", "now", "age"),
@@ -193,6 +214,72 @@ class TestMariaDB:
             table.execute("insert into events values (2, utc_timestamp(6))")
             await watcher.until(lambda watcher: 2 in watcher.keys)
             assert any("set back" in text for text in watcher.warnings)
+
+    async def test_an_open_transaction_that_holds_the_bound_back_for_long_is_told_of(
+        self, table, mariadb_id, monkeypatch
+    ):
+        monkeypatch.setattr(dbapi, "_SLOW", 2.0)
+        monkeypatch.setattr(dbapi, "_TOLD_AFTER", 0.2)
+        table.execute("insert into events values (2, utc_timestamp(6))")
+        with uncommitted_row(table) as cursor:
+            cursor.execute("select connection_id()")
+            (session,) = cursor.fetchone()
+            async with running(mariadb_id, cursor_timezone="UTC") as watcher:
+                await watcher.until(lambda watcher: watcher.warnings)
+                await watcher.sweeps(3)
+                (warning,) = watcher.warnings
+                assert "The settled bound is held back" in warning
+                assert f"the transaction of session {session} has taken" in warning
+
+    async def test_a_statement_that_waits_for_a_lock_is_waited_for(self, table, mariadb_id):
+        """It has the time of its begin, and no transaction yet."""
+        table.execute("insert into events values (1, utc_timestamp(6))")
+        async with running(mariadb_id, payload="keys", cursor_timezone="UTC") as watcher:
+            await watcher.until(lambda watcher: watcher.keys == [1])
+            with contextlib.closing(table.connect()) as session, session.cursor() as cursor:
+                cursor.execute("lock tables events read")
+                insert = "insert into events values (2, utc_timestamp(6))"
+                writing = threading.Thread(target=table.execute, args=[insert])
+                writing.start()
+                await asyncio.sleep(2.5)
+                await watcher.sweeps(3)
+                cursor.execute("unlock tables")
+            await asyncio.to_thread(writing.join)
+            await watcher.until(lambda watcher: watcher.keys == [1, 2])
+
+    async def test_many_watchers_do_not_keep_innodb_from_looking(self, table, mariadb_id):
+        async with contextlib.AsyncExitStack() as stack:
+            watchers = [
+                await stack.enter_async_context(running(mariadb_id, cursor_timezone="UTC")) for _ in range(12)
+            ]
+            for watcher in watchers:
+                await watcher.sweeps(1)
+            table.execute("insert into events values (1, utc_timestamp(6))")
+            for watcher in watchers:
+                await watcher.until(lambda watcher: watcher.rows == 1)
+
+    @pytest.mark.parametrize(
+        ("variable", "told"),
+        [("read_only", "a replica (read_only=ON)"), (None, "the oldest open transaction in innodb_trx")],
+    )
+    async def test_of_a_replica_nothing_is_settled_behind_what_is_there(self, variable, told):
+        """What it gets is in order, and may be late by any time."""
+        with mariadb() as server, connection(server) as conn_id:
+            server.execute("create table events (id int primary key, updated_at datetime(6))")
+            if variable is not None:
+                server.execute(f"set global {variable} = 1")
+            insert = "insert into events values (%s, utc_timestamp(6) - interval %s second)"
+            server.execute(insert, [1, 60])
+            async with running(conn_id, payload="keys", cursor_timezone="UTC") as watcher:
+                await watcher.until(lambda watcher: watcher.keys == [1])
+                await asyncio.sleep(1.5)
+                await watcher.sweeps(3)
+                for number in (2, 3):
+                    server.execute(insert, [number, 60 - number * 10])
+                    await watcher.sweeps(3)
+                (said,) = [text for text in watcher.messages(logging.INFO) if "settled bound" in text]
+                assert told in said
+                assert watcher.keys == ([1] if variable is None else [1, 2, 3])
 
     async def test_an_open_transaction_is_not_missed_while_innodb_does_not_look(self, table, mariadb_id):
         """It does not look again at its transactions while it is asked more than ten times a second."""
@@ -341,7 +428,7 @@ class TestMariaDB:
             running_mariadb.execute("drop table if exists events")
             running_mariadb.execute(f"create table events (id int primary key, updated_at {column})")
             running_mariadb.execute(f"insert into events values (1, {first}), (2, {second})")
-            async with running(mariadb_id, payload=payload) as watcher:
+            async with running(mariadb_id, payload=payload, cursor_timezone="UTC") as watcher:
                 await watcher.until(lambda watcher: watcher.rows == 2)
                 await watcher.sweeps(2)
                 assert watcher.rows == 2

@@ -14,6 +14,7 @@ import pytest
 
 from airflow.providers.watermark.position import BEGINNING
 from airflow.providers.watermark.sql import postgres as postgres_module
+from airflow.providers.watermark.triggers import sql
 from devtools.databases import postgres, standby_of
 from devtools.tcp_proxy import TcpProxy
 from tests.databases.running import connection, eventually, running
@@ -427,25 +428,62 @@ class TestRowsCommittedElsewhere:
                 "options (program 'echo 2,2026-01-01', format 'csv')"
             )
             assert "another server's: there" in await self.bound(conn_id, table="parts")
+            with contextlib.closing(psycopg.connect(server.uri)) as session:
+                session.execute("insert into parts values (1, clock_timestamp())")
+                async with running(conn_id, table="parts", payload="keys") as watcher:
+                    await watcher.until(lambda watcher: watcher.keys == [2])
+                    await asyncio.sleep(1.2)
+                    await watcher.sweeps(3)
+                    session.commit()  # the barrier is over what is here, all the same
+                    await watcher.until(lambda watcher: watcher.keys == [2, 1])
         finally:
             server.execute("drop extension file_fdw cascade")
+
+    async def test_is_found_out_while_it_is_watched(self, server, conn_id, monkeypatch):
+        monkeypatch.setattr(sql, "LOOK_EVERY", 2)
+        server.execute("create view seen as select * from events")
+        async with running(conn_id, table="seen") as watcher:
+            await watcher.sweeps(2)
+            server.execute("create materialized view copied as select * from events")
+            server.execute("create or replace view seen as select * from copied")
+            await watcher.sweeps(3)
+            said = [text for text in watcher.messages(logging.INFO) if "settled bound" in text]
+            assert ["copied" in text for text in said] == [False, True]
+
+    async def test_is_not_settled_behind_what_is_there(self, server, conn_id):
+        """Rows of a copy are in order, and may be late by any time."""
+        server.execute("create materialized view copied as select * from events")
+        async with running(conn_id, table="copied", payload="keys") as watcher:
+            for number in (1, 2, 3):
+                insert(server, number)
+                await asyncio.sleep(1.2)
+                await watcher.sweeps(2)
+                server.execute("refresh materialized view copied")
+                await watcher.until(lambda watcher, number=number: len(watcher.keys) == number)
+            await watcher.sweeps(2)
+            assert watcher.keys == [1, 2, 3]
+            assert (await watcher.state()).seen == {}
 
     async def test_of_a_subscription(self):
         options = {"wal_level": "logical"}
         with postgres(options=options) as published:
             published.execute(TABLE)
-            published.execute("create publication changes for table events")
+            published.execute("create table parts (id bigint, updated_at timestamptz)")
+            published.execute("create publication changes for table events, parts")
             published.execute("select pg_create_logical_replication_slot('slot', 'pgoutput')")
             published.execute("create database subscriber")
             subscriber = replace(published, dbname="subscriber")
             subscriber.execute(TABLE)
             subscriber.execute("create table own (id bigint, updated_at timestamptz)")
+            subscriber.execute("create table parts (like own) partition by list (id)")
+            subscriber.execute("create table part partition of parts for values in (1)")
             subscriber.execute(
                 f"create subscription changes connection '{published.uri}' publication changes "
                 "with (slot_name = 'slot', create_slot = false)"
             )
             with connection(subscriber) as conn_id:
                 assert "another server's: events" in await self.bound(conn_id)
+                assert "another server's: part" in await self.bound(conn_id, table="part")
                 assert "exact" in await self.bound(conn_id, table="own")
             subscriber.execute("alter subscription changes disable")
             subscriber.execute("alter subscription changes set (slot_name = none)")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from asgiref.sync import sync_to_async
 
@@ -48,12 +48,22 @@ _MYSQL_SETTINGS: Final = (
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
 
+# A statement has the time of its begin, and waits for the locks of tables before its transaction begins.
+_WAITING_STATEMENT: Final = """
+SELECT MAX(TIME) FROM information_schema.PROCESSLIST
+WHERE ID <> CONNECTION_ID() AND COMMAND IN ('Query', 'Execute') AND LEFT(STATE, 12) = 'Waiting for '
+"""
+
 # InnoDB looks at its transactions again only if nobody has asked for them for 0.1 s, and else repeats what it
 # said, however long ago. It has looked if it tells of this very query. Its times are in the system's zone.
-_OLDEST_TRANSACTION: Final = """
+# Transactions without a session are prepared ones. What began after now was begun by another clock.
+_TRANSACTIONS: Final = """
 SELECT /* {nonce} */ MAX(trx_mysql_thread_id = CONNECTION_ID() AND INSTR(trx_query, '{nonce}') > 0),
   MAX(IF(trx_mysql_thread_id = CONNECTION_ID(), NULL, {age})),
-  MAX(trx_mysql_thread_id = 0 OR ({age}) IS NULL)
+  MAX(IF(trx_mysql_thread_id = 0, {age}, NULL)),
+  MAX(({age}) IS NULL OR ({age}) < -1),
+  SUBSTRING_INDEX(GROUP_CONCAT(
+    IF(trx_mysql_thread_id = CONNECTION_ID(), NULL, trx_mysql_thread_id) ORDER BY trx_started), ',', 1)
 FROM information_schema.innodb_trx
 """
 AGE: Final = """
@@ -64,8 +74,18 @@ TIMESTAMPDIFF(SECOND,
   UTC_TIMESTAMP())
 """
 """The age of a transaction in seconds; of one that began in the hour that comes twice, the higher one."""
-_UNKNOWN_AFTER: Final = 5.0
-"""Seconds after which it is said that the age of a transaction is unknown."""
+_RECOVERY: Final = 600.0
+"""Seconds after its start in which a server may find what was prepared before; that is its begin, then."""
+
+_SLOW: Final = 60.0
+"""Seconds after which a transaction is told of that holds the settled bound back."""
+
+_TOLD_AFTER: Final = 5.0
+"""Seconds for which something must hold the settled bound back to be told of."""
+
+_SHARED: Final = 1.0
+"""Seconds for which what one watcher has seen serves the others: InnoDB looks the less, the more they ask."""
+
 _CACHED: Final = 0.11
 """Seconds after which InnoDB looks again."""
 
@@ -77,10 +97,34 @@ ANSWER_TIMEOUT: Final = 3600.0
 _CANNOT_BE_READ: Final = frozenset({1044, 1109, 1142, 1143, 1146, 1227})
 """Errors of MySQL and MariaDB: the user may not read a table, or there is none."""
 
-_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+# Rows of other servers appear on these. A replica may be one without saying so, other than in Postgres.
+_ORIGINS: Final = {
+    "read_only": ("OFF", "a replica"),
+    "innodb_read_only": ("OFF", "a replica"),
+    "wsrep_on": ("OFF", "a node of a Galera cluster"),
+    "group_replication_single_primary_mode": ("ON", "one of several primaries"),
+}
+"""Variables, each with its value where rows are committed here only, and what else it tells of."""
 
 _NO_ROW_VALUES: Final = frozenset({"mssql", "oracle"})
 """Databases that cannot go on behind a row by an index."""
+
+
+class _Look(NamedTuple):
+    """
+    What was seen of the transactions of a server.
+
+    :param by: Who has looked.
+    :param at: When, by ``time.monotonic``, at the latest.
+    :param settled: By the server's clock, the time before which nothing is stamped that can still appear;
+        ``None``: it is unknown.
+    :param trouble: What holds it back, if that is worth telling.
+    """
+
+    by: object
+    at: float
+    settled: datetime | None
+    trouble: str | None
 
 
 class DbApiDatabase:
@@ -94,14 +138,18 @@ class DbApiDatabase:
     waits: Final = False
     oldest: Final = None
 
+    _looks: ClassVar[dict[Any, _Look]] = {}
+    """The last one at each server, by its address and who asks."""
+
     def __init__(self, conn_id: str, *, log: logging.Logger | logging.LoggerAdapter[Any]) -> None:
         self._conn_id = conn_id
         self._log = log
         self._thread: ThreadPoolExecutor | None = None
         self._connection: Connection | None = None
         self._history = History()
+        self._origin: str | None = None
         self._sees_transactions: bool | None = None
-        self._unknown_since: float | None = None
+        self._held_since: float | None = None
         self._told = False
 
     async def open(self) -> None:
@@ -122,12 +170,14 @@ class DbApiDatabase:
             )
             raise ConfigurationError(msg)
         if self._is_mysql:
-            for setting in _MYSQL_SETTINGS:
-                connection.exec_driver_sql(setting)
-            connection.commit()
+            with connection.begin():
+                for setting in _MYSQL_SETTINGS:
+                    connection.exec_driver_sql(setting)
 
     async def close(self) -> None:
         """Close the connection; must not raise."""
+        for place in [place for place, look in self._looks.items() if look.by is self]:
+            del self._looks[place]
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.submit(self._disconnect)  # behind what it may still be at: connecting, even
@@ -182,6 +232,29 @@ class DbApiDatabase:
         highest = (await self.fetch(query.highest()))[0][0]
         return None if highest is None else position_type(highest)
 
+    async def find_origin(self, query: WatchedQuery) -> None:  # noqa: ARG002 - it is the server's
+        """Find out whether all rows are committed on this server, where it tells."""
+        if self._is_mysql:
+            self._origin = await self._call("reading variables", self._read_origin)
+
+    def _read_origin(self) -> str | None:
+        assert self._connection is not None  # noqa: S101
+        names = ", ".join(f"'{name}'" for name in _ORIGINS)
+        with self._connection.begin():
+            found = self._connection.exec_driver_sql(
+                f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"
+            ).all()
+        for name, value in found:
+            usual, what = _ORIGINS[name.lower()]
+            if value.upper() != usual:
+                return f"{what} ({name}={value})"
+        return None
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether rows may get here long after they were committed."""
+        return self._origin is not None
+
     async def clock(self) -> datetime:
         """Read the server's clock; aware."""
         import sqlalchemy as sa
@@ -207,18 +280,32 @@ class DbApiDatabase:
         :return: The clock now; and that instant, or ``None`` if it cannot be known just now.
         """
         now = await self.clock()
-        age = await self._oldest_transaction()
-        return now, None if age is None else now - age
+        return now, await self._settled(now)
 
-    async def _oldest_transaction(self) -> timedelta | None:
-        """Give the age of the oldest open transaction, where that can be known; ``None``: not just now."""
+    async def _settled(self, now: datetime) -> datetime | None:
+        """Give the time before which nothing is stamped that can still appear, but for late arrivals."""
         if not self._is_mysql or self._sees_transactions is False:
-            return timedelta()
-        for look in range(_LOOKS):
-            if look:
+            return now
+        look = await self._look(now)
+        self._tell(look.trouble)
+        return look.settled
+
+    async def _look(self, now: datetime) -> _Look:
+        """
+        See which transactions are open, or take what another watcher has seen just before.
+
+        :param now: The server's clock, read before.
+        """
+        asked_at = time.monotonic()
+        place = self._connection.engine.url if self._connection is not None else None
+        for number in range(_LOOKS):
+            if number:
                 await asyncio.sleep(_CACHED)
+            shared = self._looks.get(place)
+            if shared is not None and shared.by is not self and time.monotonic() - shared.at < _SHARED:
+                return shared
             try:
-                is_new, seconds, unowned = await self._call("reading innodb_trx", self._read_transactions)
+                found = await self._call("reading innodb_trx", self._read_transactions)
             except (ConfigurationError, SourceError) as error:
                 if _number(error.__cause__) not in _CANNOT_BE_READ:
                     raise  # what cannot be asked just now may hold anything back
@@ -228,47 +315,67 @@ class DbApiDatabase:
                     "lose rows. Grant PROCESS to the connection's user",
                     type(error.__cause__).__name__,
                 )
-                return timedelta()
+                return _Look(self, asked_at, now, None)
             self._sees_transactions = True
-            if is_new:
-                # Those without a session are prepared ones, of which a restart forgets when they began. And
-                # what began after now was begun by another clock.
-                if self._is_unknown(bool(unowned)) or (seconds is not None and seconds < -1):
-                    return None
-                # trx_started has whole seconds.
-                return timedelta() if seconds is None else timedelta(seconds=max(0, int(seconds)) + 1)
-        return None
+            if found is not None:
+                age, trouble = found
+                settled = None if age is None else now - age
+                self._looks[place] = look = _Look(self, asked_at, settled, trouble)
+                return look
+        return _Look(self, asked_at, None, "InnoDB is asked for its transactions too often to look at them")
 
-    def _is_unknown(self, is_unknown: bool) -> bool:  # noqa: FBT001
-        """Say once, after a while, that nobody knows how old a transaction is."""
-        if not is_unknown:
-            self._unknown_since, self._told = None, False
-        elif self._unknown_since is None:
-            self._unknown_since = time.monotonic()
-        elif not self._told and time.monotonic() - self._unknown_since >= _UNKNOWN_AFTER:
+    def _tell(self, trouble: str | None) -> None:
+        """Say once, after a while, what holds the settled bound back."""
+        if trouble is None:
+            self._held_since, self._told = None, False
+        elif self._held_since is None:
+            self._held_since = time.monotonic()
+        elif not self._told and time.monotonic() - self._held_since >= _TOLD_AFTER:
             self._told = True
-            self._log.warning(
-                "A transaction without a session is open, such as a prepared one, of unknown age; "
-                "it holds the settled bound back. XA RECOVER tells; end it by XA COMMIT or XA ROLLBACK"
-            )
-        return is_unknown
+            self._log.warning("The settled bound is held back: %s", trouble)
 
-    def _read_transactions(self) -> Sequence[Any]:
+    def _read_transactions(self) -> tuple[timedelta | None, str | None] | None:
+        """
+        Read the age of the oldest transaction, and what is to be told of it; ``None``: InnoDB did not look.
+
+        The age, too, is ``None`` if it is unknown.
+        """
         assert self._connection is not None  # noqa: S101
+        ask = self._connection.exec_driver_sql
         with self._connection.begin():
-            self._connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            sql = _OLDEST_TRANSACTION.format(nonce=secrets.token_hex(8), age=AGE)
-            return tuple(self._connection.exec_driver_sql(sql).one())
+            # In this order: a statement that waits no more has a transaction, or has ended.
+            waiting = ask(_WAITING_STATEMENT).scalar()
+            ask("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            sql = _TRANSACTIONS.format(nonce=secrets.token_hex(8), age=AGE)
+            is_new, oldest, unowned, is_odd, session = ask(sql).one()
+            if not is_new:
+                return None
+            if unowned is not None:
+                uptime = ask("SHOW GLOBAL STATUS LIKE 'Uptime'").one()[1]
+                is_odd = is_odd or int(unowned) >= int(uptime) - _RECOVERY
+        if is_odd:
+            return None, (
+                "the age of a transaction is unknown; it may have been prepared before the server's start. "
+                "XA RECOVER tells; end it by XA COMMIT or XA ROLLBACK"
+            )
+        # All are whole seconds.
+        age = max((int(each) + 1 for each in (oldest, waiting) if each is not None), default=0)
+        if waiting is not None and (oldest is None or waiting > oldest):
+            what = "a statement that waits for a lock"
+        elif session is not None and int(session):
+            what = f"the transaction of session {int(session)}"
+        else:
+            what = "a prepared transaction (XA RECOVER tells)"
+        trouble = f"{what} has taken {age} s until now; end it" if age >= _SLOW else None
+        return timedelta(seconds=max(0, age)), trouble
 
     async def settled_position(self, query: WatchedQuery, lateness: float) -> Position | None:
         """Give the highest position that was visible so many seconds ago, and before any open transaction."""
         highest = (await self.fetch(query.highest()))[0][0]
         now = await self.clock()  # after it: it was visible by then
         self._history.add(now, highest)
-        age = await self._oldest_transaction()
-        if age is None:
-            return self._history.before(_LONG_AGO)
-        return self._history.before(now - age - timedelta(seconds=lateness))
+        settled = await self._settled(now)
+        return self._history.before(None if settled is None else settled - timedelta(seconds=lateness))
 
     @property
     def collation(self) -> str | None:
@@ -277,6 +384,8 @@ class DbApiDatabase:
 
     def describe(self) -> str:
         """Say where the settled bound comes from."""
+        if self._origin is not None:
+            return f"the server's clock less late_arrival, since this is {self._origin}"
         if self._sees_transactions:
             return "the server's clock, or the oldest open transaction in innodb_trx, less late_arrival"
         return "the server's clock less late_arrival; transactions that take longer may lose rows"

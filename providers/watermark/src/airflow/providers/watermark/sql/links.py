@@ -166,7 +166,7 @@ class PostgresLink:
                     if not self.pooled:
                         # One address may lead to several servers, or another one since.
                         self.in_recovery, is_pooled = await _look(connection)
-                        _refuse(is_pooled)
+                        self._refuse(is_pooled)
                         await connection.execute(_STAY_OPEN)  # through a pooler, others would get it
                     await connection.set_type_codec(
                         "interval", schema="pg_catalog", format="tuple", encoder=tuple, decoder=_read_interval
@@ -175,6 +175,14 @@ class PostgresLink:
                 connection.terminate()
                 raise
             self.connection = connection
+
+    def _refuse(self, is_pooled: bool) -> None:  # noqa: FBT001
+        if is_pooled:
+            msg = (
+                f"Postgres, connection {self._conn_id!r}: its address leads to a server, and then to a "
+                "pooler; name one of the two"
+            )
+            raise ConfigurationError(msg)
 
     @contextlib.asynccontextmanager
     async def ask(self) -> AsyncGenerator[Any, None]:
@@ -239,12 +247,6 @@ async def _look(connection: Any) -> tuple[bool, bool]:
     )
     # A pooler makes up the key that it hands to its clients.
     return in_recovery, pid != connection.get_server_pid()
-
-
-def _refuse(is_pooled: bool) -> None:  # noqa: FBT001
-    if is_pooled:
-        msg = "the address leads to a server, and then to a pooler"
-        raise ConnectionError(msg)
 
 
 def _import_driver() -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
 from airflow.providers.watermark.position import Position
 from airflow.providers.watermark.sql.links import STATEMENT_TIMEOUT, PostgresLink
+from airflow.providers.watermark.sql.query import BOUND
 from airflow.providers.watermark.sql.settling import Barrier, BarrierPoint, History
 
 if TYPE_CHECKING:
@@ -63,14 +65,16 @@ LIMIT 5
 
 
 # A query locks all that it reads, also through views and partitions. What is refreshed, replicated or read
-# from another server was committed there, and appears here whenever that is over.
+# from another server was committed there, and appears here whenever that is over. A subscription may name the
+# root of partitions.
 _COMMITTED_ELSEWHERE: Final = """
 SELECT pg_catalog.string_agg(DISTINCT c.oid::pg_catalog.regclass::text, ', ')
 FROM pg_catalog.pg_locks AS l
 JOIN pg_catalog.pg_database AS d ON d.oid = l.database AND d.datname = pg_catalog.current_database()
 JOIN pg_catalog.pg_class AS c ON c.oid = l.relation
 WHERE l.locktype = 'relation' AND l.pid = pg_catalog.pg_backend_pid() AND (c.relkind IN ('m', 'f')
-  OR EXISTS (SELECT FROM pg_catalog.pg_subscription_rel AS s WHERE s.srrelid = c.oid))
+  OR EXISTS (SELECT FROM pg_catalog.pg_subscription_rel AS s WHERE s.srrelid = c.oid
+    OR s.srrelid IN (SELECT a FROM pg_catalog.pg_partition_ancestors(c.oid) AS a)))
 """
 
 
@@ -160,23 +164,27 @@ class PostgresDatabase:
         """
         Give the position type of the cursor column, and check that all columns can be read.
 
-        Sees also whether the rows are committed here.
-
         :raises ConfigurationError: There is no such table or column, or it has no order.
         """
         sql, _ = _compile(query.shape().statement)
-        link = self._open_link
         try:
-            async with link.ask() as connection:
+            async with self._open_link.ask() as connection:
                 # Without a name: a pooler may have another session for the next question.
                 prepared = await connection.prepare(sql, name="")
                 name: str = prepared.get_attributes()[0].type.name
-                async with connection.transaction():
-                    await connection.execute(sql)
-                    self._elsewhere = await connection.fetchval(_COMMITTED_ELSEWHERE)
         except Exception as error:
             raise self._error("a query", error) from error
         return _KINDS.get(name, name)
+
+    async def find_origin(self, query: WatchedQuery) -> None:
+        """Find out whether all rows are committed here; that may change, by a partition that is attached."""
+        sql, _ = _compile(query.shape().statement)
+        try:
+            async with self._open_link.ask() as connection, connection.transaction():
+                await connection.execute(sql)
+                self._elsewhere = await connection.fetchval(_COMMITTED_ELSEWHERE)
+        except Exception as error:
+            raise self._error("a query", error) from error
 
     async def clock(self) -> datetime:
         """Read the server's clock."""
@@ -196,7 +204,7 @@ class PostgresDatabase:
         :return: The clock now; and the instant before which nothing is stamped that can still appear, or
             ``None`` if that is not known yet.
         """
-        if not self.exact:
+        if not self._has_barrier:
             now = await self.clock()
             return now, now
         now, settled = await self._settle(None)
@@ -209,7 +217,7 @@ class PostgresDatabase:
         :param query: Asked for its highest position.
         :param lateness: Seconds to be added to it, all the same.
         """
-        if self.exact:
+        if self._has_barrier:
             now, settled = await self._settle(query)
             if settled is not None:
                 self._history.add(settled.clock, settled.highest)
@@ -271,14 +279,24 @@ class PostgresDatabase:
         return [str(row[0]) for row in rows]
 
     @property
+    def _has_barrier(self) -> bool:
+        """Whether this server tells which transactions are open on it."""
+        return not (self._open_link.in_recovery or self._open_link.pooled)
+
+    @property
     def exact(self) -> bool:
-        """Whether the barrier holds on this server, for what is watched."""
-        return not (self._open_link.in_recovery or self._open_link.pooled or self._elsewhere)
+        """Whether the barrier is over all that is watched."""
+        return self._has_barrier and not self._elsewhere
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether rows may get here long after they were committed."""
+        return self._open_link.in_recovery or bool(self._elsewhere)
 
     @property
     def waits(self) -> bool:
         """Whether open transactions hold the settled bound back."""
-        return self.exact and self.barrier.pending is not None
+        return self._has_barrier and self.barrier.pending is not None
 
     def describe(self) -> str:
         """Say where the settled bound comes from."""
@@ -309,8 +327,6 @@ class PostgresDatabase:
             # The server's own sentence names tables, columns and roles, never values; but for data errors.
             told = str(getattr(error, "message", None) or error).partition("\n")[0]
             return ConfigurationError(f"{where}{'' if state.startswith('22') else f': {told}'}; {advice}")
-        if "arguments for this query" in str(error):
-            return ConfigurationError(f"{where}; where and query take no parameters: write values into them")
         if state == _TIMED_OUT:
             return SourceError(
                 f"{where}: it took more than the {STATEMENT_TIMEOUT:.0f} s that a query may; an index that "
@@ -329,6 +345,7 @@ _NO_DATE: Final = (
     "out its row or column"
 )
 _ADVICE: Final = {
+    "42P02": "where and query take no parameters: write values into them",
     "42P01": "create the table, or correct its name or the connection's search_path",
     "42703": "correct cursor_column, primary_key, columns or where",
     "42501": "grant SELECT to the connection's role",
@@ -370,13 +387,20 @@ _KINDS: Final = {
 
 @lru_cache(maxsize=1)
 def _dialect() -> Dialect:
-    from sqlalchemy.dialects.postgresql.asyncpg import dialect
+    from sqlalchemy.dialects.postgresql.base import PGDialect
 
-    return dialect()  # type: ignore[no-untyped-call]
+    # The style of SQLAlchemy that is nearest to the server's own, and is the same in its releases 1.4 and 2.
+    return PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
 
 
 @lru_cache(maxsize=1024)
 def _compile(statement: Select[Any]) -> tuple[str, list[str]]:
     """Give a statement's text and the names of its values, in their order."""
-    compiled = statement.compile(dialect=_dialect(), compile_kwargs={"render_postcompile": True})
-    return str(compiled), list(compiled.positiontup or ())
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}"
+
+    return re.sub(rf":({BOUND}\w+)", number, str(statement.compile(dialect=_dialect()))), names

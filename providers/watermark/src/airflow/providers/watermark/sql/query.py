@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
     from sqlalchemy.sql.expression import FromClause
 
-__all__ = ["Question", "WatchedQuery", "split_name"]
+__all__ = ["BOUND", "Question", "WatchedQuery", "split_name"]
 
-_BOUND: Final = "airflow_watermark_"
+BOUND: Final = "airflow_watermark_"
 """
 What the names of bound values begin with.
 
-SQLAlchemy replaces ``%(name)s`` wherever it stands, in the author's own SQL as well.
+SQLAlchemy replaces ``%(name)s`` wherever it stands, in the author's own SQL as well, and we ``:name``.
 """
 
 _KEYWORDS: Final = frozenset({"collation", "concurrently", "lateral", "system_user", "tablesample"})
@@ -276,6 +276,8 @@ def _highest(query: WatchedQuery, has_before: bool) -> Select[Any]:  # noqa: FBT
 
     cursor = query.cursor
     rows = query.select(cursor).where(cursor.is_not(None)).order_by(cursor.desc())
+    if query.oldest is not None:
+        rows = rows.where(cursor >= sa.literal_column(query.oldest))
     if has_before:
         rows = rows.where(cursor < _value("before"))
     found: Select[Any] = sa.select(rows.limit(sa.literal_column("1")).scalar_subquery())
@@ -313,17 +315,17 @@ def _value(name: str) -> ColumnElement[Any]:
     """Bind a value without a type: the database takes it for the column's, whatever that is."""
     import sqlalchemy as sa
 
-    return sa.bindparam(_BOUND + name, type_=sa.types.NullType())
+    return sa.bindparam(BOUND + name, type_=sa.types.NullType())
 
 
 def _limit() -> Any:
     import sqlalchemy as sa
 
-    return sa.bindparam(f"{_BOUND}limit", type_=sa.types.Integer())
+    return sa.bindparam(f"{BOUND}limit", type_=sa.types.Integer())
 
 
 def _ask(statement: Select[Any], values: Mapping[str, Any]) -> Question:
-    return Question(statement, {_BOUND + name: value for name, value in values.items()})
+    return Question(statement, {BOUND + name: value for name, value in values.items()})
 
 
 def _column(name: str) -> ColumnElement[Any]:

@@ -88,9 +88,9 @@ class History:
         if highest is not None and (not self._entries or self._entries[-1][1] != highest):
             self._entries.append((clock, highest))
 
-    def before(self, clock: datetime) -> Position | None:
-        """Give the highest position that was visible at or before a time."""
-        while self._entries and self._entries[0][0] <= clock:
+    def before(self, clock: datetime | None) -> Position | None:
+        """Give the highest position that was visible at or before a time; ``None``: before the last one."""
+        while clock is not None and self._entries and self._entries[0][0] <= clock:
             self._old = self._entries.popleft()[1]
         return self._old
 

@@ -74,7 +74,10 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
     On a Postgres primary the settled bound is exact, with no privilege needed: see
     :mod:`airflow.providers.watermark.sql.settling`. Elsewhere (a standby, a connection pooler, another
     database) it is the server's clock less ``late_arrival``: a row that is committed later than that after
-    its stamp is lost, so set ``late_arrival`` above your longest transaction.
+    its stamp is lost, so set ``late_arrival`` above your longest transaction. A copy (a standby, a replica, a
+    materialized view, a foreign or a subscribed table) may be behind by any time. So keys and rows of one are
+    never settled beyond the last that is there: what comes in the order of the cursor is not lost, however
+    late; what does not, is lost if it is later than ``late_arrival``.
 
     Deletions are not delivered. A row that changes again before it settles is in a later window. Keys tell
     versions apart by the cursor alone: with a date, one a day. A cursor without a clock (a number, a text)
@@ -101,7 +104,8 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         and rows.
     :param start_from: ``"now"``, ``"beginning"``, or a position of the column's type, inclusive: an instant
         as ISO 8601 with a UTC offset, a date, a number, a uuid.
-    :param cursor_timezone: The time zone of a cursor column without one, such as ``"UTC"``; needed for it.
+    :param cursor_timezone: The time zone of a cursor column without one, a date's as well, such as ``"UTC"``;
+        needed for it: it tells which day or hour is over.
     :param ignore_roles: Login roles of Postgres that never write what is watched: their long transactions do
         not hold the settled bound back.
     :param max_bound_wait: Seconds after which the exact bound gives up waiting for open transactions, which
@@ -254,6 +258,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             max_bound_wait=self.max_bound_wait,
             log=self.log,
         )
+        self._polls = 0
         await self._learn_kind()
 
     async def _learn_kind(self) -> None:
@@ -270,7 +275,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
                 "that of code points; watch a column of another type"
             )
             raise ConfigurationError(msg)
-        if self._kind == "naive-timestamp" and self.cursor_timezone is None:
+        if self._kind in ("naive-timestamp", "date") and self.cursor_timezone is None:
             msg = (
                 f"{self.source}: the column {self.cursor_column!r} has no time zone; set cursor_timezone to "
                 "the one in which it is written, such as 'UTC'"
@@ -328,6 +333,8 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
     async def get_high_watermark(self) -> HighWatermark:
         """Ask how far the table is settled."""
         self._looks = self._polls % LOOK_EVERY == 0
+        if self._looks:
+            await self._database.find_origin(self._query)
         self._polls += 1
         await self._look_at_nulls()
         if self._kind is None:  # there was no row to tell it by
@@ -347,9 +354,23 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             day = timedelta(days=1)
             bound = None if bound is None else bound - day
             due, future = due + day, future + day
+        if bound is not None and self._database.is_copy and not self.delivers_windows:
+            bound = await self._visible(bound, due)
         await self._look_at_future(future)
         self._say_bound()
         return HighWatermark(bound=BEGINNING if bound is None else bound, due=due, future=future, clock=now)
+
+    async def _visible(self, bound: Position, due: Position) -> Position | None:
+        """
+        Take a settled bound back to the last row that is visible before a time.
+
+        A copy that is behind looks like one of a table in which nothing happens. Windows end at a row anyway.
+        """
+        highest = (await self._database.fetch(self._query.highest(before=due)))[0][0]
+        if highest is None:
+            return None
+        last = read_position(highest, self._kind)
+        return last if is_after(bound, last) else bound
 
     def _say_bound(self) -> None:
         """Say where the settled bound comes from, now that it is known, and again if that changes."""
