@@ -420,7 +420,7 @@ class TestRowsCommittedElsewhere:
     async def test_of_a_foreign_table_that_is_a_part_of_a_table(self, server, conn_id):
         server.execute("create extension file_fdw; create server far foreign data wrapper file_fdw")
         server.execute("create table parts (id bigint, updated_at timestamptz) partition by list (id)")
-        server.execute("create table here partition of parts for values in (1)")
+        server.execute("create table here partition of parts for values in (1, 3, 4)")
         try:
             assert "exact" in await self.bound(conn_id, table="parts")
             server.execute(
@@ -431,11 +431,14 @@ class TestRowsCommittedElsewhere:
             with contextlib.closing(psycopg.connect(server.uri)) as session:
                 session.execute("insert into parts values (1, clock_timestamp())")
                 async with running(conn_id, table="parts", payload="keys") as watcher:
-                    await watcher.until(lambda watcher: watcher.keys == [2])
-                    await asyncio.sleep(1.2)
+                    for number, late in ((3, 0), (4, 0.5)):  # two of them, for the last is never settled
+                        await asyncio.sleep(late)
+                        server.execute("insert into parts values (%s, clock_timestamp())", [number])
+                    await watcher.until(lambda watcher: watcher.keys == [2, 3, 4])
+                    await asyncio.sleep(1.5)
                     await watcher.sweeps(3)
                     session.commit()  # the barrier is over what is here, all the same
-                    await watcher.until(lambda watcher: watcher.keys == [2, 1])
+                    await watcher.until(lambda watcher: watcher.keys == [2, 3, 4, 1])
         finally:
             server.execute("drop extension file_fdw cascade")
 
@@ -460,9 +463,35 @@ class TestRowsCommittedElsewhere:
                 await watcher.sweeps(2)
                 server.execute("refresh materialized view copied")
                 await watcher.until(lambda watcher, number=number: len(watcher.keys) == number)
+            server.execute("insert into events select 4, max(updated_at) from events")
+            await asyncio.sleep(1.2)
             await watcher.sweeps(2)
-            assert watcher.keys == [1, 2, 3]
-            assert (await watcher.state()).seen == {}
+            server.execute("refresh materialized view copied")
+            await watcher.until(lambda watcher: watcher.keys == [1, 2, 3, 4])
+            await watcher.stored(lambda state: len(state.seen) == 2)
+
+    @pytest.mark.parametrize("arguments", [{}, {"payload": "keys", "delivery": "settled"}])
+    async def test_of_what_is_final_the_last_waits_for_others_like_it(self, server, conn_id, arguments):
+        """Though it was stamped long before: they may be on their way."""
+        server.execute("create materialized view copied as select * from events")
+        insert(server, 1, 2)
+        async with running(conn_id, table="copied", late_arrival=2, **arguments) as watcher:
+            await asyncio.sleep(2.5)
+            server.execute("refresh materialized view copied")
+            await asyncio.sleep(1)
+            await watcher.sweeps(2)
+            assert watcher.rows == 0
+            await watcher.until(lambda watcher: watcher.rows == 2)
+
+    async def test_more_rows_with_one_position_than_are_remembered_are_settled_all_the_same(
+        self, server, conn_id
+    ):
+        insert(server, *range(200))
+        server.execute("create materialized view copied as select * from events")
+        async with running(conn_id, table="copied", payload="keys", max_seen=50) as watcher:
+            await watcher.until(lambda watcher: len(watcher.keys) == 200)
+            await watcher.sweeps(3)
+            assert len(watcher.keys) == 200
 
     async def test_of_a_subscription(self):
         options = {"wal_level": "logical"}

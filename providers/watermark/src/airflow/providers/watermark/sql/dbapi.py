@@ -48,22 +48,19 @@ _MYSQL_SETTINGS: Final = (
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
 
-# A statement has the time of its begin, and waits for the locks of tables before its transaction begins.
-_WAITING_STATEMENT: Final = """
-SELECT MAX(TIME) FROM information_schema.PROCESSLIST
-WHERE ID <> CONNECTION_ID() AND COMMAND IN ('Query', 'Execute') AND LEFT(STATE, 12) = 'Waiting for '
+# A statement has the time of its begin, and waits for the locks of tables before its transaction begins. What
+# a replica applies was stamped elsewhere.
+_STATEMENTS: Final = """
+SELECT ID, UTC_TIMESTAMP(), COALESCE(TIME, 0), LEFT(STATE, 12) = 'Waiting for '
+FROM information_schema.PROCESSLIST
+WHERE ID <> CONNECTION_ID() AND COMMAND IN ('Query', 'Execute') AND USER <> 'system user' AND INFO IS NOT NULL
 """
 
 # InnoDB looks at its transactions again only if nobody has asked for them for 0.1 s, and else repeats what it
 # said, however long ago. It has looked if it tells of this very query. Its times are in the system's zone.
-# Transactions without a session are prepared ones. What began after now was begun by another clock.
+# Transactions without a session are prepared ones.
 _TRANSACTIONS: Final = """
-SELECT /* {nonce} */ MAX(trx_mysql_thread_id = CONNECTION_ID() AND INSTR(trx_query, '{nonce}') > 0),
-  MAX(IF(trx_mysql_thread_id = CONNECTION_ID(), NULL, {age})),
-  MAX(IF(trx_mysql_thread_id = 0, {age}, NULL)),
-  MAX(({age}) IS NULL OR ({age}) < -1),
-  SUBSTRING_INDEX(GROUP_CONCAT(
-    IF(trx_mysql_thread_id = CONNECTION_ID(), NULL, trx_mysql_thread_id) ORDER BY trx_started), ',', 1)
+SELECT /* {nonce} */ trx_mysql_thread_id, UTC_TIMESTAMP(), {age}, COALESCE(INSTR(trx_query, '{nonce}'), 0) > 0
 FROM information_schema.innodb_trx
 """
 AGE: Final = """
@@ -74,9 +71,6 @@ TIMESTAMPDIFF(SECOND,
   UTC_TIMESTAMP())
 """
 """The age of a transaction in seconds; of one that began in the hour that comes twice, the higher one."""
-_RECOVERY: Final = 600.0
-"""Seconds after its start in which a server may find what was prepared before; that is its begin, then."""
-
 _SLOW: Final = 60.0
 """Seconds after which a transaction is told of that holds the settled bound back."""
 
@@ -101,10 +95,21 @@ _CANNOT_BE_READ: Final = frozenset({1044, 1109, 1142, 1143, 1146, 1227})
 _ORIGINS: Final = {
     "read_only": ("OFF", "a replica"),
     "innodb_read_only": ("OFF", "a replica"),
-    "wsrep_on": ("OFF", "a node of a Galera cluster"),
+    "wsrep_provider": ("NONE", "a node of a Galera cluster"),
     "group_replication_single_primary_mode": ("ON", "one of several primaries"),
 }
 """Variables, each with its value where rows are committed here only, and what else it tells of."""
+
+_SERVER: Final = "SELECT @@hostname, @@port, @@server_id, UTC_TIMESTAMP(6)"
+_UPTIME: Final = "SHOW GLOBAL STATUS LIKE 'Uptime'"
+
+_LEEWAY: Final = timedelta(seconds=2)
+"""Within which two times are one, that are told by ages in whole seconds."""
+
+_UNKNOWN_AGE: Final = (
+    "the age of a transaction is unknown; it may have been prepared before the server's start. "
+    "XA RECOVER tells; end it by XA COMMIT or XA ROLLBACK"
+)
 
 _NO_ROW_VALUES: Final = frozenset({"mssql", "oracle"})
 """Databases that cannot go on behind a row by an index."""
@@ -127,6 +132,99 @@ class _Look(NamedTuple):
     trouble: str | None
 
 
+class _Seen(NamedTuple):
+    """
+    What a server says of what it does just now; times are at most a second before the true ones.
+
+    :param statements: Session, begin, and whether it waits for a lock. They were read before the
+        transactions: a statement that runs no more has one, or has ended.
+    :param transactions: Session, or 0, and begin; ``None``: it is unknown.
+    """
+
+    statements: list[tuple[int, datetime, bool]]
+    transactions: list[tuple[int, datetime | None]]
+
+
+class _Wait(NamedTuple):
+    """
+    A statement that was seen to wait for a lock: its time is that of its begin, its transaction begins later.
+
+    :param began: When it began.
+    :param transaction: When its transaction did, once there is one.
+    """
+
+    began: datetime
+    transaction: datetime | None = None
+
+
+class _Server:
+    """
+    A server of MySQL or MariaDB, from its start to its end, as this process knows it.
+
+    :param started: When it was started, by its own clock.
+    :param reached: When it was first reached since, by that clock: after all that it found again then.
+    :ivar look: The last look at its transactions.
+    :ivar waits: What was seen to wait, by session, until its transaction has ended.
+    """
+
+    known: ClassVar[dict[Any, _Server]] = {}
+    """By the address, and by what the server there is called."""
+
+    def __init__(self, started: datetime, reached: datetime) -> None:
+        self.started = started
+        self.reached = reached
+        self.look: _Look | None = None
+        self.waits: dict[int, _Wait] = {}
+
+    @classmethod
+    def find(cls, name: Any, now: datetime, uptime: int) -> _Server:
+        """Give the server of a name, or a new one if it has been started anew."""
+        started = now - timedelta(seconds=uptime)
+        server = cls.known.get(name)
+        if server is None or abs(started - server.started) > _LEEWAY:
+            server = cls.known[name] = cls(started, now)
+        return server
+
+    def see(self, now: datetime, seen: _Seen) -> tuple[datetime | None, str | None]:
+        """
+        Take in what was seen.
+
+        :param now: The server's clock, read before.
+        :return: ``settled`` and ``trouble`` of a :class:`_Look`.
+        """
+        open_since: dict[int, datetime] = {}
+        for session, began in seen.transactions:
+            open_since[session] = min(began or now, open_since.get(session, now))
+        running = {session: began for session, began, _ in seen.statements}
+        waits = {
+            session: wait._replace(transaction=wait.transaction or open_since.get(session))
+            for session, wait in self.waits.items()
+            if _goes_on(wait, running.get(session), open_since.get(session))
+        }
+        for session, began, is_waiting in seen.statements:
+            if is_waiting:
+                waits.setdefault(session, _Wait(began))
+        self.waits = waits
+        # A server takes its start for the begin of what was prepared before.
+        if any(began is None for _, began in seen.transactions) or open_since.get(0, now) <= self.reached:
+            return None, _UNKNOWN_AGE
+        held = [(began, session) for session, began in open_since.items()]
+        held += [(wait.began, session) for session, wait in waits.items()]
+        settled, session = min([(now, 0), *held])
+        seconds = (now - settled).total_seconds()
+        if seconds < _SLOW:
+            return settled, None
+        what = f"the transaction of session {session}" if session else "a prepared one (XA RECOVER tells)"
+        return settled, f"{what} has taken {seconds:.0f} s until now; end it"
+
+
+def _goes_on(wait: _Wait, statement: datetime | None, transaction: datetime | None) -> bool:
+    """Tell whether a statement that waited, or its transaction, may still be under way, and not another."""
+    if transaction is None:
+        return statement is not None and statement - wait.began <= _LEEWAY
+    return wait.transaction is None or abs(transaction - wait.transaction) <= _LEEWAY
+
+
 class DbApiDatabase:
     """
     One connection, used from one thread.
@@ -138,15 +236,13 @@ class DbApiDatabase:
     waits: Final = False
     oldest: Final = None
 
-    _looks: ClassVar[dict[Any, _Look]] = {}
-    """The last one at each server, by its address and who asks."""
-
     def __init__(self, conn_id: str, *, log: logging.Logger | logging.LoggerAdapter[Any]) -> None:
         self._conn_id = conn_id
         self._log = log
         self._thread: ThreadPoolExecutor | None = None
         self._connection: Connection | None = None
         self._history = History()
+        self._server: _Server | None = None
         self._origin: str | None = None
         self._sees_transactions: bool | None = None
         self._held_since: float | None = None
@@ -173,11 +269,17 @@ class DbApiDatabase:
             with connection.begin():
                 for setting in _MYSQL_SETTINGS:
                     connection.exec_driver_sql(setting)
+                # One address may lead to several servers.
+                *name, now = connection.exec_driver_sql(_SERVER).one()
+                uptime = connection.exec_driver_sql(_UPTIME).one()[1]
+                place = (connection.engine.url, *name)
+                self._server = _Server.find(place, now.replace(tzinfo=UTC), int(uptime))
 
     async def close(self) -> None:
         """Close the connection; must not raise."""
-        for place in [place for place, look in self._looks.items() if look.by is self]:
-            del self._looks[place]
+        server, self._server = self._server, None
+        if server is not None and server.look is not None and server.look.by is self:
+            server.look = None
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.submit(self._disconnect)  # behind what it may still be at: connecting, even
@@ -246,7 +348,7 @@ class DbApiDatabase:
             ).all()
         for name, value in found:
             usual, what = _ORIGINS[name.lower()]
-            if value.upper() != usual:
+            if (value.upper() or "NONE") != usual:
                 return f"{what} ({name}={value})"
         return None
 
@@ -284,26 +386,25 @@ class DbApiDatabase:
 
     async def _settled(self, now: datetime) -> datetime | None:
         """Give the time before which nothing is stamped that can still appear, but for late arrivals."""
-        if not self._is_mysql or self._sees_transactions is False:
+        if self._server is None or self._sees_transactions is False:
             return now
-        look = await self._look(now)
+        look = await self._look(self._server, now)
         self._tell(look.trouble)
         return look.settled
 
-    async def _look(self, now: datetime) -> _Look:
+    async def _look(self, server: _Server, now: datetime) -> _Look:
         """
         See which transactions are open, or take what another watcher has seen just before.
 
         :param now: The server's clock, read before.
         """
         asked_at = time.monotonic()
-        place = self._connection.engine.url if self._connection is not None else None
         for number in range(_LOOKS):
             if number:
                 await asyncio.sleep(_CACHED)
-            shared = self._looks.get(place)
-            if shared is not None and shared.by is not self and time.monotonic() - shared.at < _SHARED:
-                return shared
+            if (look := self._shared(server.look, now)) is not None:
+                self._sees_transactions = True
+                return look
             try:
                 found = await self._call("reading innodb_trx", self._read_transactions)
             except (ConfigurationError, SourceError) as error:
@@ -318,11 +419,15 @@ class DbApiDatabase:
                 return _Look(self, asked_at, now, None)
             self._sees_transactions = True
             if found is not None:
-                age, trouble = found
-                settled = None if age is None else now - age
-                self._looks[place] = look = _Look(self, asked_at, settled, trouble)
+                server.look = look = _Look(self, asked_at, *server.see(now, found))
                 return look
         return _Look(self, asked_at, None, "InnoDB is asked for its transactions too often to look at them")
+
+    def _shared(self, look: _Look | None, now: datetime) -> _Look | None:
+        """Give a look of another watcher's that serves as one's own: made just now, by the same clock."""
+        if look is None or look.by is self or time.monotonic() - look.at >= _SHARED:
+            return None
+        return look if look.settled is None or look.settled <= now else None
 
     def _tell(self, trouble: str | None) -> None:
         """Say once, after a while, what holds the settled bound back."""
@@ -334,40 +439,25 @@ class DbApiDatabase:
             self._told = True
             self._log.warning("The settled bound is held back: %s", trouble)
 
-    def _read_transactions(self) -> tuple[timedelta | None, str | None] | None:
-        """
-        Read the age of the oldest transaction, and what is to be told of it; ``None``: InnoDB did not look.
-
-        The age, too, is ``None`` if it is unknown.
-        """
+    def _read_transactions(self) -> _Seen | None:
+        """Read what goes on; ``None``: InnoDB did not look."""
         assert self._connection is not None  # noqa: S101
         ask = self._connection.exec_driver_sql
         with self._connection.begin():
-            # In this order: a statement that waits no more has a transaction, or has ended.
-            waiting = ask(_WAITING_STATEMENT).scalar()
             ask("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            sql = _TRANSACTIONS.format(nonce=secrets.token_hex(8), age=AGE)
-            is_new, oldest, unowned, is_odd, session = ask(sql).one()
-            if not is_new:
-                return None
-            if unowned is not None:
-                uptime = ask("SHOW GLOBAL STATUS LIKE 'Uptime'").one()[1]
-                is_odd = is_odd or int(unowned) >= int(uptime) - _RECOVERY
-        if is_odd:
-            return None, (
-                "the age of a transaction is unknown; it may have been prepared before the server's start. "
-                "XA RECOVER tells; end it by XA COMMIT or XA ROLLBACK"
-            )
-        # All are whole seconds.
-        age = max((int(each) + 1 for each in (oldest, waiting) if each is not None), default=0)
-        if waiting is not None and (oldest is None or waiting > oldest):
-            what = "a statement that waits for a lock"
-        elif session is not None and int(session):
-            what = f"the transaction of session {int(session)}"
-        else:
-            what = "a prepared transaction (XA RECOVER tells)"
-        trouble = f"{what} has taken {age} s until now; end it" if age >= _SLOW else None
-        return timedelta(seconds=max(0, age)), trouble
+            statements = ask(_STATEMENTS).all()
+            transactions = ask(_TRANSACTIONS.format(nonce=secrets.token_hex(8), age=AGE)).all()
+        if not any(is_this for *_, is_this in transactions):
+            return None
+        seen = _Seen([], [])
+        for session, now, age, waits in statements:
+            seen.statements.append((int(session), _begin(now, age), bool(waits)))
+        for session, now, age, is_this in transactions:
+            if not is_this:
+                # What began after now was begun by another clock.
+                is_known = age is not None and age >= -1
+                seen.transactions.append((int(session), _begin(now, age) if is_known else None))
+        return seen
 
     async def settled_position(self, query: WatchedQuery, lateness: float) -> Position | None:
         """Give the highest position that was visible so many seconds ago, and before any open transaction."""
@@ -411,6 +501,11 @@ class DbApiDatabase:
         if (number := _number(error)) is not None:
             kind += f" {number}"
         return SourceError(f"{where} ({kind}); it is tried again, and nothing is lost")
+
+
+def _begin(now: datetime, age: Any) -> datetime:
+    """Give the begin of what has an age in whole seconds, or up to a second before it."""
+    return now.replace(tzinfo=UTC) - timedelta(seconds=max(0, int(age)) + 1)
 
 
 def _number(error: BaseException | None) -> int | None:

@@ -162,7 +162,7 @@ class PostgresDatabase:
 
     async def kind(self, query: WatchedQuery) -> str:
         """
-        Give the position type of the cursor column, and check that all columns can be read.
+        Give the position type of the cursor column, and check that all columns are there.
 
         :raises ConfigurationError: There is no such table or column, or it has no order.
         """

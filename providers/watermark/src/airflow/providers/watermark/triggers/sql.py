@@ -29,7 +29,7 @@ from airflow.providers.watermark.position import (
 )
 from airflow.providers.watermark.sql.query import Question, WatchedQuery, split_name
 from airflow.providers.watermark.sql.rows import RowChanges, read_position
-from airflow.providers.watermark.sql.settling import local_floor
+from airflow.providers.watermark.sql.settling import History, local_floor
 from airflow.providers.watermark.triggers import arguments
 from airflow.providers.watermark.triggers.base import BaseWatermarkTrigger
 from airflow.providers.watermark.watermark import Sweep, WatermarkState
@@ -52,7 +52,7 @@ LOOK_AGAIN: Final = 1.0
 """Seconds after which open transactions are looked at once more, where windows wait for them."""
 
 LOOK_EVERY: Final = 10
-"""Polls from one look for rows without a cursor, or with one in the future, to the next."""
+"""Polls from one look for rows without a cursor, in the future or committed elsewhere to the next."""
 
 MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -74,10 +74,13 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
     On a Postgres primary the settled bound is exact, with no privilege needed: see
     :mod:`airflow.providers.watermark.sql.settling`. Elsewhere (a standby, a connection pooler, another
     database) it is the server's clock less ``late_arrival``: a row that is committed later than that after
-    its stamp is lost, so set ``late_arrival`` above your longest transaction. A copy (a standby, a replica, a
-    materialized view, a foreign or a subscribed table) may be behind by any time. So keys and rows of one are
-    never settled beyond the last that is there: what comes in the order of the cursor is not lost, however
-    late; what does not, is lost if it is later than ``late_arrival``.
+    its stamp is lost, so set ``late_arrival`` above your longest transaction.
+
+    A copy (a standby, a replica, a materialized view, a foreign or a subscribed table) may be behind by any
+    time. So one is never settled beyond the last row that is there: what comes in the order of the cursor is
+    not lost, however late; what does not, is lost if it is later than ``late_arrival``. For others with the
+    last row's position windows wait for ``late_arrival`` after it became visible; keys and rows need no wait,
+    if there are no more than ``max_seen``.
 
     Deletions are not delivered. A row that changes again before it settles is in a later window. Keys tell
     versions apart by the cursor alone: with a date, one a day. A cursor without a clock (a number, a text)
@@ -146,6 +149,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
         self._said_bound: str | None = None
         self._page_size = FIRST_PAGE_SIZE if self.payload == "rows" else PAGE_SIZE
         self._looks = True
+        self._shown = History()
 
     # -- Arguments ------------------------------------------------------------------------------------
 
@@ -354,23 +358,30 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             day = timedelta(days=1)
             bound = None if bound is None else bound - day
             due, future = due + day, future + day
-        if bound is not None and self._database.is_copy and not self.delivers_windows:
-            bound = await self._visible(bound, due)
+        if bound is not None and self._database.is_copy:
+            bound = await self._shown_bound(bound, due, now)
         await self._look_at_future(future)
         self._say_bound()
         return HighWatermark(bound=BEGINNING if bound is None else bound, due=due, future=future, clock=now)
 
-    async def _visible(self, bound: Position, due: Position) -> Position | None:
+    async def _shown_bound(self, bound: Position, due: Position, now: datetime) -> Position | None:
         """
-        Take a settled bound back to the last row that is visible before a time.
+        Take a settled bound back to before the last row that is visible.
 
-        A copy that is behind looks like one of a table in which nothing happens. Windows end at a row anyway.
+        A copy that is behind looks like one of a table in which nothing happens. Others with the last row's
+        position may be on their way. What is final waits for them for ``late_arrival``; what is eager tells
+        them apart as long as ``seen`` has room.
         """
         highest = (await self._database.fetch(self._query.highest(before=due)))[0][0]
         if highest is None:
             return None
         last = read_position(highest, self._kind)
-        return last if is_after(bound, last) else bound
+        self._shown.add(now, last)
+        has_rested = self._shown.before(now - timedelta(seconds=self.lateness)) == last
+        state = self._committer.committed if self._committer is not None else None
+        is_full = state is not None and len(state.seen) >= self.max_seen
+        limit = last if has_rested and (is_full or not self.eager) else _before(last)
+        return limit if is_after(bound, limit) else bound
 
     def _say_bound(self) -> None:
         """Say where the settled bound comes from, now that it is known, and again if that changes."""
