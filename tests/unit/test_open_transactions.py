@@ -75,6 +75,19 @@ class TestAStatementThatWaited:
         assert settled(20, [(7, 15, False), (8, 4, False)], [(8, 16)]) == 4
         assert settled(30, [(8, 29, False)], [(8, 29)]) == 29
 
+    def test_is_not_taken_for_another_transaction_of_its_session(self, settled):
+        """It is about to commit, say: its own one is open already."""
+        assert settled(10, [(7, 9, True)], [(7, 9)]) == 9
+        assert settled(72, [], [(7, 71)]) == 71
+        assert settled(80, [(8, 78, True)], [(8, 79)]) == 78
+        assert settled(90, [], [(8, 79)]) == 78
+        assert settled(100, [], [(8, 99)]) == 99
+
+    def test_is_not_ended_by_a_look_that_a_newer_one_has_overtaken(self, settled):
+        assert settled(20, [(7, 3, True)]) == 3
+        assert settled(19) == 3
+        assert settled(21) == 21
+
     def test_is_followed_by_another_one_that_waits(self, settled):
         assert settled(10, [(7, 3, True)]) == 3
         assert settled(20, [(7, 15, True)]) == 15

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,9 +52,10 @@ _MYSQL_SETTINGS: Final = (
 # A statement has the time of its begin, and waits for the locks of tables before its transaction begins. What
 # a replica applies was stamped elsewhere.
 _STATEMENTS: Final = """
-SELECT ID, UTC_TIMESTAMP(), COALESCE(TIME, 0), LEFT(STATE, 12) = 'Waiting for '
+SELECT ID, UTC_TIMESTAMP(), COALESCE(TIME, 0), LEFT(STATE, 12) = BINARY 'Waiting for '
 FROM information_schema.PROCESSLIST
-WHERE ID <> CONNECTION_ID() AND COMMAND IN ('Query', 'Execute') AND USER <> 'system user' AND INFO IS NOT NULL
+WHERE ID <> CONNECTION_ID() AND INFO IS NOT NULL AND COMMAND NOT IN ('Sleep', 'Daemon')
+  AND USER <> 'system user'
 """
 
 # InnoDB looks at its transactions again only if nobody has asked for them for 0.1 s, and else repeats what it
@@ -167,6 +169,7 @@ class _Server:
     :ivar waits: What was seen to wait, by session, until its transaction has ended.
     """
 
+    _finding: ClassVar[threading.Lock] = threading.Lock()
     known: ClassVar[dict[Any, _Server]] = {}
     """By the address, and by what the server there is called."""
 
@@ -175,14 +178,16 @@ class _Server:
         self.reached = reached
         self.look: _Look | None = None
         self.waits: dict[int, _Wait] = {}
+        self._newest = reached
 
     @classmethod
     def find(cls, name: Any, now: datetime, uptime: int) -> _Server:
         """Give the server of a name, or a new one if it has been started anew."""
         started = now - timedelta(seconds=uptime)
-        server = cls.known.get(name)
-        if server is None or abs(started - server.started) > _LEEWAY:
-            server = cls.known[name] = cls(started, now)
+        with cls._finding:
+            server = cls.known.get(name)
+            if server is None or abs(started - server.started) > _LEEWAY:
+                server = cls.known[name] = cls(started, now)
         return server
 
     def see(self, now: datetime, seen: _Seen) -> tuple[datetime | None, str | None]:
@@ -199,12 +204,14 @@ class _Server:
         waits = {
             session: wait._replace(transaction=wait.transaction or open_since.get(session))
             for session, wait in self.waits.items()
-            if _goes_on(wait, running.get(session), open_since.get(session))
+            # What has been overtaken by a newer look ends nothing.
+            if now < self._newest or _goes_on(wait, running.get(session), open_since.get(session))
         }
         for session, began, is_waiting in seen.statements:
-            if is_waiting:
-                waits.setdefault(session, _Wait(began))
-        self.waits = waits
+            transaction = open_since.get(session)
+            if is_waiting and (transaction is None or transaction > began):
+                waits.setdefault(session, _Wait(began, transaction))
+        self.waits, self._newest = waits, max(now, self._newest)
         # A server takes its start for the begin of what was prepared before.
         if any(began is None for _, began in seen.transactions) or open_since.get(0, now) <= self.reached:
             return None, _UNKNOWN_AGE
@@ -214,7 +221,7 @@ class _Server:
         seconds = (now - settled).total_seconds()
         if seconds < _SLOW:
             return settled, None
-        what = f"the transaction of session {session}" if session else "a prepared one (XA RECOVER tells)"
+        what = f"what session {session} does" if session else "a prepared transaction (XA RECOVER tells)"
         return settled, f"{what} has taken {seconds:.0f} s until now; end it"
 
 

@@ -142,13 +142,17 @@ class WatchedQuery:
         """
         return _ask(_keyless(self, position is None), {} if position is None else {"low": position})
 
-    def highest(self, before: Position | None = None) -> Question:
+    def highest(self, before: Position | None = None, *, low: Position = BEGINNING) -> Question:
         """
         Ask for the highest position, or NULL.
 
         :param before: An exclusive upper bound.
+        :param low: An exclusive lower bound.
         """
-        return _ask(_highest(self, before is not None), {} if before is None else {"before": before})
+        values = {} if before is None else {"before": before}
+        if low is not BEGINNING:
+            values["low"] = low
+        return _ask(_highest(self, before is not None, "low" in values), values)
 
     def nulls(self, limit: int) -> Question:
         """Ask how many rows have no position, counting up to ``limit``."""
@@ -271,12 +275,14 @@ def _keyless(query: WatchedQuery, is_ancient: bool) -> Select[Any]:  # noqa: FBT
 
 
 @lru_cache(maxsize=1024)
-def _highest(query: WatchedQuery, has_before: bool) -> Select[Any]:  # noqa: FBT001
+def _highest(query: WatchedQuery, has_before: bool, has_low: bool) -> Select[Any]:  # noqa: FBT001
     import sqlalchemy as sa
 
     cursor = query.cursor
     rows = query.select(cursor).where(cursor.is_not(None)).order_by(cursor.desc())
-    if query.oldest is not None:
+    if has_low:
+        rows = rows.where(cursor > _value("low"))
+    elif query.oldest is not None:
         rows = rows.where(cursor >= sa.literal_column(query.oldest))
     if has_before:
         rows = rows.where(cursor < _value("before"))

@@ -85,6 +85,8 @@ class History:
 
     def add(self, clock: datetime, highest: Position | None) -> None:
         """Note a highest position that was visible at a time of the source's clock."""
+        while self._entries and self._entries[-1][0] > clock:
+            self._entries.pop()  # that clock was wrong
         if highest is not None and (not self._entries or self._entries[-1][1] != highest):
             self._entries.append((clock, highest))
 

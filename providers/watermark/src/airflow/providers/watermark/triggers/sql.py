@@ -77,10 +77,10 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
     its stamp is lost, so set ``late_arrival`` above your longest transaction.
 
     A copy (a standby, a replica, a materialized view, a foreign or a subscribed table) may be behind by any
-    time. So one is never settled beyond the last row that is there: what comes in the order of the cursor is
-    not lost, however late; what does not, is lost if it is later than ``late_arrival``. For others with the
-    last row's position windows wait for ``late_arrival`` after it became visible; keys and rows need no wait,
-    if there are no more than ``max_seen``.
+    time. So one is settled up to ``late_arrival`` before the last row that is there: however far it is
+    behind, what comes in the order of commits is not lost, if ``late_arrival`` is above your longest
+    transaction. What is final (windows, settled delivery), and what ``max_seen`` has no room for, waits for
+    that time after the last row became visible, and no longer.
 
     Deletions are not delivered. A row that changes again before it settles is in a later window. Keys tell
     versions apart by the cursor alone: with a date, one a day. A cursor without a clock (a number, a text)
@@ -262,7 +262,7 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
             max_bound_wait=self.max_bound_wait,
             log=self.log,
         )
-        self._polls = 0
+        self._polls, self._shown = 0, History()
         await self._learn_kind()
 
     async def _learn_kind(self) -> None:
@@ -366,21 +366,26 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
 
     async def _shown_bound(self, bound: Position, due: Position, now: datetime) -> Position | None:
         """
-        Take a settled bound back to before the last row that is visible.
+        Take a settled bound back to ``late_arrival`` before the last row that is visible.
 
-        A copy that is behind looks like one of a table in which nothing happens. Others with the last row's
-        position may be on their way. What is final waits for them for ``late_arrival``; what is eager tells
-        them apart as long as ``seen`` has room.
+        A copy that is behind looks like one of a table in which nothing happens. What is final, and what
+        ``seen`` has no room for, waits for that time after the last row became visible, and not longer.
         """
-        highest = (await self._database.fetch(self._query.highest(before=due)))[0][0]
+        state = self._committer.committed if self._committer is not None else None
+        low = BEGINNING if state is None else state.low
+        highest = (await self._database.fetch(self._query.highest(before=due, low=low)))[0][0]
         if highest is None:
-            return None
+            return None if low is BEGINNING else low
         last = read_position(highest, self._kind)
         self._shown.add(now, last)
         has_rested = self._shown.before(now - timedelta(seconds=self.lateness)) == last
-        state = self._committer.committed if self._committer is not None else None
         is_full = state is not None and len(state.seen) >= self.max_seen
-        limit = last if has_rested and (is_full or not self.eager) else _before(last)
+        if has_rested and (is_full or not self.eager):
+            limit = last
+        elif isinstance(last, datetime):
+            limit = _minus(last, timedelta(seconds=self.lateness))
+        else:  # what was written before midnight may come right after what was written then
+            limit = _minus(last, timedelta(days=1 if has_rested else 2))
         return limit if is_after(bound, limit) else bound
 
     def _say_bound(self) -> None:
@@ -610,6 +615,13 @@ class SQLUpdatedAtTrigger(BaseWatermarkTrigger):
 def _is_first(position: Position) -> bool:
     """Tell whether a position is the first of all times."""
     return position == date.min or position in (datetime.min, datetime.min.replace(tzinfo=UTC))  # noqa: DTZ901
+
+
+def _minus(position: Any, span: timedelta) -> Position:
+    try:
+        return position - span  # type: ignore[no-any-return]
+    except OverflowError:
+        return BEGINNING
 
 
 def _settled(clock: datetime, lateness: float) -> datetime:
