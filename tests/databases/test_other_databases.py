@@ -17,7 +17,7 @@ from datetime import UTC, date, datetime, timedelta
 import pymysql
 import pytest
 
-from airflow.providers.watermark.sql import dbapi
+from airflow.providers.watermark.sql import dbapi, settling
 from airflow.providers.watermark.sql.dbapi import DbApiDatabase
 from airflow.providers.watermark.sql.query import WatchedQuery
 from devtools.databases import mariadb
@@ -220,7 +220,7 @@ class TestMariaDB:
     async def test_an_open_transaction_that_holds_the_bound_back_for_long_is_told_of(
         self, table, mariadb_id, monkeypatch
     ):
-        monkeypatch.setattr(dbapi, "_SLOW", 2.0)
+        monkeypatch.setattr(settling, "_SLOW", 2.0)
         monkeypatch.setattr(dbapi, "_TOLD_AFTER", 0.2)
         table.execute("insert into events values (2, utc_timestamp(6))")
         with uncommitted_row(table) as cursor:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow.providers.watermark.sql.dbapi import _Seen, _Server
+from airflow.providers.watermark.sql.settling import Activity, Server
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -17,8 +17,8 @@ def at(seconds):
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr(_Server, "known", {})
-    return _Server.find("db", NOON, uptime=1000)
+    monkeypatch.setattr(Server, "known", {})
+    return Server.find("db", NOON, uptime=1000)
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def settled(server):
     """Tell what is settled at a time, in seconds after noon; ``None``: it is unknown."""
 
     def see(now, statements=(), transactions=()):
-        seen = _Seen(
+        seen = Activity(
             [(session, at(began), waits) for session, began, waits in statements],
             [(session, None if began is None else at(began)) for session, began in transactions],
         )
@@ -99,8 +99,8 @@ class TestAStatementThatWaited:
 
 
 def test_a_server_is_the_same_until_it_is_started_anew(server):
-    assert _Server.find("db", at(100), uptime=1101) is server
-    assert _Server.find("other", at(100), uptime=1100) is not server
-    restarted = _Server.find("db", at(100), uptime=40)
+    assert Server.find("db", at(100), uptime=1101) is server
+    assert Server.find("other", at(100), uptime=1100) is not server
+    restarted = Server.find("db", at(100), uptime=40)
     assert restarted is not server
     assert restarted.reached == at(100)

@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from asgiref.sync import sync_to_async
 
 from airflow.providers.watermark.exceptions import ConfigurationError, SourceError
 from airflow.providers.watermark.position import Position, position_type
-from airflow.providers.watermark.sql.settling import History
+from airflow.providers.watermark.sql.settling import Activity, History, Look, Server
 from airflow.providers.watermark.version_compat import get_connection, unbroken
 
 if TYPE_CHECKING:
@@ -73,9 +72,6 @@ TIMESTAMPDIFF(SECOND,
   UTC_TIMESTAMP())
 """
 """The age of a transaction in seconds; of one that began in the hour that comes twice, the higher one."""
-_SLOW: Final = 60.0
-"""Seconds after which a transaction is told of that holds the settled bound back."""
-
 _TOLD_AFTER: Final = 5.0
 """Seconds for which something must hold the settled bound back to be told of."""
 
@@ -105,131 +101,8 @@ _ORIGINS: Final = {
 _SERVER: Final = "SELECT @@hostname, @@port, @@server_id, UTC_TIMESTAMP(6)"
 _UPTIME: Final = "SHOW GLOBAL STATUS LIKE 'Uptime'"
 
-_LEEWAY: Final = timedelta(seconds=2)
-"""Within which two times are one, that are told by ages in whole seconds."""
-
-_UNKNOWN_AGE: Final = (
-    "the age of a transaction is unknown; it may have been prepared before the server's start. "
-    "XA RECOVER tells; end it by XA COMMIT or XA ROLLBACK"
-)
-
 _NO_ROW_VALUES: Final = frozenset({"mssql", "oracle"})
 """Databases that cannot go on behind a row by an index."""
-
-
-class _Look(NamedTuple):
-    """
-    What was seen of the transactions of a server.
-
-    :param by: Who has looked.
-    :param at: When, by ``time.monotonic``, at the latest.
-    :param settled: By the server's clock, the time before which nothing is stamped that can still appear;
-        ``None``: it is unknown.
-    :param trouble: What holds it back, if that is worth telling.
-    """
-
-    by: object
-    at: float
-    settled: datetime | None
-    trouble: str | None
-
-
-class _Seen(NamedTuple):
-    """
-    What a server says of what it does just now; times are at most a second before the true ones.
-
-    :param statements: Session, begin, and whether it waits for a lock. They were read before the
-        transactions: a statement that runs no more has one, or has ended.
-    :param transactions: Session, or 0, and begin; ``None``: it is unknown.
-    """
-
-    statements: list[tuple[int, datetime, bool]]
-    transactions: list[tuple[int, datetime | None]]
-
-
-class _Wait(NamedTuple):
-    """
-    A statement that was seen to wait for a lock: its time is that of its begin, its transaction begins later.
-
-    :param began: When it began.
-    :param transaction: When its transaction did, once there is one.
-    """
-
-    began: datetime
-    transaction: datetime | None = None
-
-
-class _Server:
-    """
-    A server of MySQL or MariaDB, from its start to its end, as this process knows it.
-
-    :param started: When it was started, by its own clock.
-    :param reached: When it was first reached since, by that clock: after all that it found again then.
-    :ivar look: The last look at its transactions.
-    :ivar waits: What was seen to wait, by session, until its transaction has ended.
-    """
-
-    _finding: ClassVar[threading.Lock] = threading.Lock()
-    known: ClassVar[dict[Any, _Server]] = {}
-    """By the address, and by what the server there is called."""
-
-    def __init__(self, started: datetime, reached: datetime) -> None:
-        self.started = started
-        self.reached = reached
-        self.look: _Look | None = None
-        self.waits: dict[int, _Wait] = {}
-        self._newest = reached
-
-    @classmethod
-    def find(cls, name: Any, now: datetime, uptime: int) -> _Server:
-        """Give the server of a name, or a new one if it has been started anew."""
-        started = now - timedelta(seconds=uptime)
-        with cls._finding:
-            server = cls.known.get(name)
-            if server is None or abs(started - server.started) > _LEEWAY:
-                server = cls.known[name] = cls(started, now)
-        return server
-
-    def see(self, now: datetime, seen: _Seen) -> tuple[datetime | None, str | None]:
-        """
-        Take in what was seen.
-
-        :param now: The server's clock, read before.
-        :return: ``settled`` and ``trouble`` of a :class:`_Look`.
-        """
-        open_since: dict[int, datetime] = {}
-        for session, began in seen.transactions:
-            open_since[session] = min(began or now, open_since.get(session, now))
-        running = {session: began for session, began, _ in seen.statements}
-        waits = {
-            session: wait._replace(transaction=wait.transaction or open_since.get(session))
-            for session, wait in self.waits.items()
-            # What has been overtaken by a newer look ends nothing.
-            if now < self._newest or _goes_on(wait, running.get(session), open_since.get(session))
-        }
-        for session, began, is_waiting in seen.statements:
-            transaction = open_since.get(session)
-            if is_waiting and (transaction is None or transaction > began):
-                waits.setdefault(session, _Wait(began, transaction))
-        self.waits, self._newest = waits, max(now, self._newest)
-        # A server takes its start for the begin of what was prepared before.
-        if any(began is None for _, began in seen.transactions) or open_since.get(0, now) <= self.reached:
-            return None, _UNKNOWN_AGE
-        held = [(began, session) for session, began in open_since.items()]
-        held += [(wait.began, session) for session, wait in waits.items()]
-        settled, session = min([(now, 0), *held])
-        seconds = (now - settled).total_seconds()
-        if seconds < _SLOW:
-            return settled, None
-        what = f"what session {session} does" if session else "a prepared transaction (XA RECOVER tells)"
-        return settled, f"{what} has taken {seconds:.0f} s until now; end it"
-
-
-def _goes_on(wait: _Wait, statement: datetime | None, transaction: datetime | None) -> bool:
-    """Tell whether a statement that waited, or its transaction, may still be under way, and not another."""
-    if transaction is None:
-        return statement is not None and statement - wait.began <= _LEEWAY
-    return wait.transaction is None or abs(transaction - wait.transaction) <= _LEEWAY
 
 
 class DbApiDatabase:
@@ -249,7 +122,7 @@ class DbApiDatabase:
         self._thread: ThreadPoolExecutor | None = None
         self._connection: Connection | None = None
         self._history = History()
-        self._server: _Server | None = None
+        self._server: Server | None = None
         self._origin: str | None = None
         self._sees_transactions: bool | None = None
         self._held_since: float | None = None
@@ -280,7 +153,7 @@ class DbApiDatabase:
                 *name, now = connection.exec_driver_sql(_SERVER).one()
                 uptime = connection.exec_driver_sql(_UPTIME).one()[1]
                 place = (connection.engine.url, *name)
-                self._server = _Server.find(place, now.replace(tzinfo=UTC), int(uptime))
+                self._server = Server.find(place, now.replace(tzinfo=UTC), int(uptime))
 
     async def close(self) -> None:
         """Close the connection; must not raise."""
@@ -399,7 +272,7 @@ class DbApiDatabase:
         self._tell(look.trouble)
         return look.settled
 
-    async def _look(self, server: _Server, now: datetime) -> _Look:
+    async def _look(self, server: Server, now: datetime) -> Look:
         """
         See which transactions are open, or take what another watcher has seen just before.
 
@@ -423,14 +296,14 @@ class DbApiDatabase:
                     "lose rows. Grant PROCESS to the connection's user",
                     type(error.__cause__).__name__,
                 )
-                return _Look(self, asked_at, now, None)
+                return Look(self, asked_at, now, None)
             self._sees_transactions = True
             if found is not None:
-                server.look = look = _Look(self, asked_at, *server.see(now, found))
+                server.look = look = Look(self, asked_at, *server.see(now, found))
                 return look
-        return _Look(self, asked_at, None, "InnoDB is asked for its transactions too often to look at them")
+        return Look(self, asked_at, None, "InnoDB is asked for its transactions too often to look at them")
 
-    def _shared(self, look: _Look | None, now: datetime) -> _Look | None:
+    def _shared(self, look: Look | None, now: datetime) -> Look | None:
         """Give a look of another watcher's that serves as one's own: made just now, by the same clock."""
         if look is None or look.by is self or time.monotonic() - look.at >= _SHARED:
             return None
@@ -446,7 +319,7 @@ class DbApiDatabase:
             self._told = True
             self._log.warning("The settled bound is held back: %s", trouble)
 
-    def _read_transactions(self) -> _Seen | None:
+    def _read_transactions(self) -> Activity | None:
         """Read what goes on; ``None``: InnoDB did not look."""
         assert self._connection is not None  # noqa: S101
         ask = self._connection.exec_driver_sql
@@ -456,7 +329,7 @@ class DbApiDatabase:
             transactions = ask(_TRANSACTIONS.format(nonce=secrets.token_hex(8), age=AGE)).all()
         if not any(is_this for *_, is_this in transactions):
             return None
-        seen = _Seen([], [])
+        seen = Activity([], [])
         for session, now, age, waits in statements:
             seen.statements.append((int(session), _begin(now, age), bool(waits)))
         for session, now, age, is_this in transactions:
