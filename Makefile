@@ -87,10 +87,14 @@ crash-test: venv ## kill, stop and pause a real triggerer, and count (ROUNDS=n f
 SYSTEM_TEST = $(BIN)/python -m pytest system_tests -v --durations=15 --override-ini faulthandler_timeout=1800
 
 system-test: venv localstack-venv ## all of Airflow, real services, real failures: the quick set (SYSTEM_TEST_SERVICES=docker, local or auto)
-	$(SYSTEM_TEST) -m quick $(if $(ONLY),-k "$(ONLY)")
+	@exec $(SYSTEM_TEST) -m quick $(if $(ONLY),-k "$(ONLY)")
 
 system-test-full: venv localstack-venv ## the same with every failure, and 500 watchers in one triggerer, in an hour
+ifdef ONLY
+	@exec $(SYSTEM_TEST) -k "$(ONLY)"
+else
 	@$(SYSTEM_TEST) -m "not scale"; faults=$$?; [ $$faults -gt 1 ] && exit $$faults; $(SYSTEM_TEST) -m scale && exit $$faults
+endif
 
 .venv-airflow-%/.installed: requirements/airflow-%.txt pyproject.toml $(VENV)/.requirements
 	@echo "Installing Airflow $* into $(@D) ..."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 
@@ -9,6 +10,17 @@ import pytest
 
 from devtools.s3_servers import ServerStartError
 from system_tests import containers, services
+
+
+@pytest.mark.quick
+def test_a_daemon_that_does_not_answer_is_told_and_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A socket that is left to the garbage collector is an error of whichever test runs by then."""
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent.sock")
+    assert "no Docker daemon answers" in (containers.daemon_problem() or "")
+    gc.collect()
+
 
 if services.chosen()[0] == "docker":
 

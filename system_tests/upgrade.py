@@ -9,6 +9,7 @@ for each release; the tests fail while a version of ``CHANGELOG.md`` has no fold
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import tempfile
@@ -177,6 +178,12 @@ def _shortened(payload: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Write the fixtures of the present version."""
+    parser = argparse.ArgumentParser(prog="python -m system_tests.upgrade", description=main.__doc__)
+    parser.add_argument("--replace", action="store_true", help="write them anew, before a release")
+    replace = parser.parse_args().replace
+    if (STORED / __version__).exists() and not replace:
+        parser.error(f"{STORED / __version__} exists; say --replace, unless {__version__} has been released")
+    services.end_by_sigterm_as_by_ctrl_c()
     with (
         tempfile.TemporaryDirectory(prefix="system-test-") as scratch,
         services.running() as found,
