@@ -86,6 +86,7 @@ crash-test: venv ## kill, stop and pause a real triggerer, and count (ROUNDS=n f
 
 SYSTEM_TEST = $(BIN)/python -m pytest system_tests -v --durations=15 --override-ini faulthandler_timeout=1800
 
+# With exec, for a shell between make and pytest would pass no signal on.
 system-test: venv localstack-venv ## all of Airflow, real services, real failures: the quick set (SYSTEM_TEST_SERVICES=docker, local or auto)
 	@exec $(SYSTEM_TEST) -m quick $(if $(ONLY),-k "$(ONLY)")
 
