@@ -251,7 +251,7 @@ async def _look(connection: Any) -> tuple[bool, bool]:
 
 def _import_driver() -> tuple[Any, Any]:
     import asyncpg  # type: ignore[import-untyped, unused-ignore]
-    import sqlalchemy.dialects.postgresql.asyncpg  # noqa: F401 - the first query imports it on the loop
+    import sqlalchemy.dialects.postgresql.base  # noqa: F401 - the first query imports it on the loop
 
     from airflow.providers.postgres.hooks.postgres import PostgresHook
 
